@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu_worker/pipeline/step_mode.h"
+
+// A step as a list of stages with explicit dependencies. The pipeline runner executes it on device
+// streams; the cost model and the simulator walk it with predicted times. Pure.
+namespace tandem::gpu_worker {
+
+enum class StageKind {
+  kCopies,  // moves between the pools, before the first layer
+  kEmbed,
+  kPre,     // norm, QKV, RoPE; stores K and V of device rows
+  kSend,    // Q, K, V rows of CPU decodes to the exchange, then post
+  kAttend,  // device attention of the sub-batch's device rows
+  kJoin,    // waits for done and takes the CPU rows' outputs in
+  kPost,    // output projection, MLP
+  kSample,  // final norm, logits, sampling
+};
+
+// What runs a stage; stages of one resource run in list order.
+enum class StageResource { kCompute, kTransfer };
+
+struct Stage {
+  StageKind kind = StageKind::kEmbed;
+  int32_t sub_batch = 0;  // 0: A, 1: B
+  int32_t layer = 0;
+  StageResource resource = StageResource::kCompute;
+  std::vector<int32_t>
+      depends_on;  // indices of earlier stages, beyond the order of the own resource
+};
+
+// What of a step decides its program.
+struct ProgramShape {
+  StepMode mode = StepMode::kGpuOnly;
+  int32_t num_layers = 0;
+  bool has_copies = false;
+  bool has_rows[2] = {false, false};
+  bool has_cpu_rows[2] = {false, false};
+};
+
+// The order of the asymmetric mode is the design's:
+//   pre(A,0) send(A,0) pre(B,0) send(B,0) attend(A,0)
+//   for i in 0 .. L-2: post(A,i) pre(A,i+1) send(A,i+1) attend(B,i) post(B,i) pre(B,i+1)
+//   send(B,i+1) attend(A,i+1) post(A,L-1) attend(B,L-1) post(B,L-1)
+// where attend stands for kAttend and kJoin. Unified and GPU only run one sub-batch, layer by
+// layer.
+std::vector<Stage> BuildStageProgram(const ProgramShape& shape);
+
+}  // namespace tandem::gpu_worker
