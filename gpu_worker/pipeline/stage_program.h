@@ -17,7 +17,7 @@ enum class StageKind {
   kAttend,  // device attention of the sub-batch's device rows
   kJoin,    // waits for done and takes the CPU rows' outputs in
   kPost,    // output projection, MLP
-  kSample,  // final norm, logits, sampling
+  kSample,  // final norm, logits, sampling; one stage for both sub-batches (weights read once)
 };
 
 // What runs a stage; stages of one resource run in list order.
@@ -45,8 +45,9 @@ struct ProgramShape {
 //   pre(A,0) send(A,0) pre(B,0) send(B,0) attend(A,0)
 //   for i in 0 .. L-2: post(A,i) pre(A,i+1) send(A,i+1) attend(B,i) post(B,i) pre(B,i+1)
 //   send(B,i+1) attend(A,i+1) post(A,L-1) attend(B,L-1) post(B,L-1)
-// where attend stands for kAttend and kJoin. Unified and GPU only run one sub-batch, layer by
-// layer.
+// where attend stands for kAttend and kJoin, and send and join run on the transfer resource.
+// Unified and GPU only run one sub-batch, layer by layer. A sub-batch without rows has no stages;
+// GPU only has no kSend and kJoin.
 std::vector<Stage> BuildStageProgram(const ProgramShape& shape);
 
 }  // namespace tandem::gpu_worker

@@ -1,0 +1,131 @@
+#include "gpu_worker/pipeline/stage_program.h"
+
+#include <utility>
+
+namespace tandem::gpu_worker {
+namespace {
+
+// Appends stages in list order and knows where the ones that others depend on stand.
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(const ProgramShape& shape) : shape_(shape) {}
+
+  void Copies() { copies_ = Add(StageKind::kCopies, 0, 0, StageResource::kTransfer, {}); }
+
+  void Embed(int32_t sub_batch) {
+    if (shape_.has_rows[sub_batch]) {
+      Add(StageKind::kEmbed, sub_batch, 0, StageResource::kCompute, {});
+    }
+  }
+
+  // pre(X, i) and send(X, i).
+  void PreAndSend(int32_t sub_batch, int32_t layer) {
+    if (!shape_.has_rows[sub_batch]) {
+      return;
+    }
+    // Moves free and fill device blocks that this stage stores to; later ones follow in order.
+    std::vector<int32_t> after_copies;
+    if (copies_ >= 0) {
+      after_copies.push_back(std::exchange(copies_, -1));
+    }
+    const int32_t pre =
+        Add(StageKind::kPre, sub_batch, layer, StageResource::kCompute, std::move(after_copies));
+    if (shape_.has_cpu_rows[sub_batch]) {
+      Add(StageKind::kSend, sub_batch, layer, StageResource::kTransfer, {pre});
+    }
+  }
+
+  // The design's attend(X, i): device rows, then the join with the CPU's outputs.
+  void AttendAndJoin(int32_t sub_batch, int32_t layer) {
+    if (!shape_.has_rows[sub_batch]) {
+      return;
+    }
+    Add(StageKind::kAttend, sub_batch, layer, StageResource::kCompute, {});
+    if (shape_.has_cpu_rows[sub_batch]) {
+      join_[sub_batch] = Add(StageKind::kJoin, sub_batch, layer, StageResource::kTransfer, {});
+    }
+  }
+
+  void Post(int32_t sub_batch, int32_t layer) {
+    if (!shape_.has_rows[sub_batch]) {
+      return;
+    }
+    std::vector<int32_t> after_join;
+    if (shape_.has_cpu_rows[sub_batch]) {
+      after_join.push_back(join_[sub_batch]);
+    }
+    Add(StageKind::kPost, sub_batch, layer, StageResource::kCompute, std::move(after_join));
+  }
+
+  void Sample() {
+    if (shape_.has_rows[0] || shape_.has_rows[1]) {
+      Add(StageKind::kSample, 0, shape_.num_layers - 1, StageResource::kCompute, {});
+    }
+  }
+
+  std::vector<Stage> Take() { return std::move(stages_); }
+
+ private:
+  int32_t Add(StageKind kind, int32_t sub_batch, int32_t layer, StageResource resource,
+              std::vector<int32_t> depends_on) {
+    stages_.push_back({kind, sub_batch, layer, resource, std::move(depends_on)});
+    return static_cast<int32_t>(stages_.size()) - 1;
+  }
+
+  const ProgramShape& shape_;
+  std::vector<Stage> stages_;
+  int32_t copies_ = -1;         // until a stage depends on it
+  int32_t join_[2] = {-1, -1};  // newest of each sub-batch
+};
+
+void OneSubBatch(const ProgramShape& shape, ProgramBuilder& builder) {
+  builder.Embed(0);
+  for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    builder.PreAndSend(0, layer);
+    builder.AttendAndJoin(0, layer);
+    builder.Post(0, layer);
+  }
+}
+
+void TwoSubBatches(const ProgramShape& shape, ProgramBuilder& builder) {
+  const int32_t last = shape.num_layers - 1;
+  builder.Embed(0);
+  builder.PreAndSend(0, 0);
+  builder.Embed(1);
+  builder.PreAndSend(1, 0);
+  builder.AttendAndJoin(0, 0);
+  for (int32_t layer = 0; layer < last; ++layer) {
+    builder.Post(0, layer);
+    builder.PreAndSend(0, layer + 1);
+    builder.AttendAndJoin(1, layer);
+    builder.Post(1, layer);
+    builder.PreAndSend(1, layer + 1);
+    builder.AttendAndJoin(0, layer + 1);
+  }
+  builder.Post(0, last);
+  builder.AttendAndJoin(1, last);
+  builder.Post(1, last);
+}
+
+}  // namespace
+
+std::vector<Stage> BuildStageProgram(const ProgramShape& shape) {
+  ProgramShape used = shape;
+  const bool two = shape.mode == StepMode::kAsymmetric;
+  used.has_rows[1] = two && shape.has_rows[1];
+  for (int x = 0; x < 2; ++x) {
+    used.has_cpu_rows[x] =
+        shape.mode != StepMode::kGpuOnly && used.has_rows[x] && shape.has_cpu_rows[x];
+  }
+  ProgramBuilder builder(used);
+  if (used.has_copies) {
+    builder.Copies();
+  }
+  if (used.num_layers > 0) {
+    two ? TwoSubBatches(used, builder) : OneSubBatch(used, builder);
+    builder.Sample();
+  }
+  return builder.Take();
+}
+
+}  // namespace tandem::gpu_worker
