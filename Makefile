@@ -1,0 +1,63 @@
+# The tasks of the project; `make help` lists them. Each installs what it needs first.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/bash
+
+JOBS ?= $(shell nproc)
+CTEST_FLAGS ?= --output-on-failure
+CXX_FILES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h' '*.cu' '*.cuh'
+VENV_PYTHON := .cache/tandem/venv/bin/python
+
+.PHONY: help deps build test demo format tidy bench asan tsan e2e docs fuzz clean
+
+help: ## list the tasks
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+deps: ## install the Debian and Python packages that are missing
+	@scripts/install_dependencies.sh
+
+# $(call build_preset,PRESET): configures and builds build-PRESET (release: build).
+define build_preset
+	cmake --preset $(1) $(if $(VERBOSE),,--log-level=WARNING)
+	cmake --build --preset $(1) --parallel $(JOBS)
+endef
+
+build: deps ## release build; the programs land in build/bin
+	$(call build_preset,release)
+
+test: build ## build and run every test that needs no GPU
+	ctest --preset release --parallel $(JOBS) $(CTEST_FLAGS)
+
+e2e: build ## only the tests over the real three processes
+	ctest --preset e2e $(CTEST_FLAGS)
+
+asan: deps ## unit and component tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(call build_preset,asan)
+	ctest --preset asan --parallel $(JOBS) $(CTEST_FLAGS)
+
+tsan: deps ## unit and component tests under ThreadSanitizer
+	$(call build_preset,tsan)
+	ctest --preset tsan --parallel $(JOBS) $(CTEST_FLAGS)
+
+fuzz: deps ## the fuzz targets with libFuzzer (clang), FUZZ_SECONDS each (default 60)
+	scripts/run_fuzzers.sh $(or $(FUZZ_SECONDS),60)
+
+demo: build ## stream answers of a small model with its KV cache in both tiers
+	@python3 scripts/demo.py --bin build/bin --model "$$(scripts/get_demo_model.sh)"
+
+bench: build ## CPU attention and exchange benchmarks, as tables
+	build/bin/tandem bench attention --table
+	build/bin/tandem bench exchange --table
+
+format: deps ## clang-format every C++ file in place
+	$(CXX_FILES) | xargs clang-format -i
+
+tidy: build ## the style and dependency rules, then clang-tidy (slow)
+	ctest --preset tidy $(CTEST_FLAGS)
+	scripts/run_clang_tidy.sh build $(JOBS)
+
+docs: deps ## check that every link and path in the documentation resolves
+	python3 tests/tidy/tidy.py --only docs
+
+clean: ## remove all build folders
+	rm -rf build build-*
