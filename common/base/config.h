@@ -47,6 +47,9 @@ class ConfigSpec {
   void Positional(std::string value_name, std::vector<std::string>* target, int max_count,
                   std::string help);
 
+  // An environment variable TANDEM_... that is no flag and known all the same (no warning).
+  void KnownVariable(std::string name);
+
   enum class Outcome {
     kRun,
     kExitZero
@@ -63,8 +66,15 @@ class ConfigSpec {
   std::string Help() const;
   // Where the value of `name` came from: "flag", "environment", "file" or "default".
   std::string SourceOf(std::string_view name) const;
+  // The values of --log-level and --log-format.
+  const std::string& log_level() const;
+  const std::string& log_format() const;
 
  private:
+  absl::StatusOr<Outcome> ApplySources(const std::map<std::string, std::vector<std::string>>& flags,
+                                       const std::map<std::string, std::string>& environment,
+                                       const std::map<std::string, std::vector<std::string>>& file);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
