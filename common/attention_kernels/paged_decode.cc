@@ -1,0 +1,92 @@
+#include "common/attention_kernels/paged_decode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/attention_kernels/isa/isa_kernels.h"
+
+namespace tandem::attention {
+namespace {
+
+constexpr Isa kBestFirst[] = {Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2, Isa::kScalar};
+
+}  // namespace
+
+std::string_view IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
+  }
+  return "unknown";
+}
+
+std::vector<Isa> SupportedIsas() {
+  std::vector<Isa> isas;
+  for (Isa isa : kBestFirst) {
+    if (CpuHas(isa)) {
+      isas.push_back(isa);
+    }
+  }
+  return isas;
+}
+
+absl::StatusOr<Isa> ChooseIsa(std::string_view name) {
+  if (name == "auto") {
+    return SupportedIsas().front();
+  }
+  for (Isa isa : kBestFirst) {
+    if (name != IsaName(isa)) {
+      continue;
+    }
+    if (!CpuHas(isa)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this CPU lacks the instruction set ", std::string(IsaName(isa))));
+    }
+    return isa;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown instruction set ", std::string(name),
+                   "; allowed: auto, scalar, avx2, avx512, avx512_bf16"));
+}
+
+absl::StatusOr<AttendSegmentFn> GetAttendSegment(Isa isa, const kv::PoolGeometry& geometry) {
+  if (absl::Status status = kv::ValidateGeometry(geometry); !status.ok()) {
+    return status;
+  }
+  if (!CpuHas(isa)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this CPU lacks the instruction set ", std::string(IsaName(isa))));
+  }
+  AttendSegmentFn kernel = KernelOf(isa, geometry.dtype);
+  if (kernel == nullptr) {
+    return absl::UnimplementedError(
+        absl::StrCat("no attention kernel for KV dtype ", DTypeName(geometry.dtype)));
+  }
+  return kernel;
+}
+
+void MergeSegments(const float* const* parts, const float* log_sum_exps, int32_t count,
+                   int32_t head_dim, float* out) {
+  const float top = *std::max_element(log_sum_exps, log_sum_exps + count);
+  float total = 0.0f;
+  for (int32_t i = 0; i < count; ++i) {
+    total += std::exp(log_sum_exps[i] - top);
+  }
+  // Into locals first: `out` may be one of the parts.
+  for (int32_t d = 0; d < head_dim; ++d) {
+    float sum = 0.0f;
+    for (int32_t i = 0; i < count; ++i) {
+      sum += std::exp(log_sum_exps[i] - top) / total * parts[i][d];
+    }
+    out[d] = sum;
+  }
+}
+
+}  // namespace tandem::attention

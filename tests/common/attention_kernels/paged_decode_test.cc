@@ -1,0 +1,207 @@
+#include "common/attention_kernels/paged_decode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tests/common/attention_kernels/paged_case.h"
+
+namespace tandem::attention {
+namespace {
+
+// float32 sums of a few hundred terms, and pair products with queries and probabilities in
+// bfloat16.
+constexpr double kFloat32Limit = 2e-6;
+constexpr double kBf16Limit = 1e-2;
+
+double Limit(Isa isa, const CaseShape& shape) {
+  if (isa == Isa::kAvx512Bf16 && shape.kv_dtype == DType::kBFloat16) {
+    return kBf16Limit;
+  }
+  // The rounding error of a score grows with the score.
+  return kFloat32Limit * std::max(1.0, static_cast<double>(shape.q_magnitude));
+}
+
+class KernelTest : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    const std::vector<Isa> isas = SupportedIsas();
+    if (std::find(isas.begin(), isas.end(), GetParam()) == isas.end()) {
+      GTEST_SKIP() << "this CPU lacks " << IsaName(GetParam());
+    }
+  }
+
+  AttendSegmentFn Kernel(const PagedCase& paged) {
+    return GetAttendSegment(GetParam(), paged.geometry()).value();
+  }
+
+  void Check(const CaseShape& shape) {
+    PagedCase paged(shape);
+    paged.Run(Kernel(paged));
+    std::vector<double> out;
+    std::vector<double> lse;
+    paged.Reference(0, shape.tokens, &out, &lse);
+    EXPECT_LE(RelativeError(paged.out(), out), Limit(GetParam(), shape)) << Describe(shape);
+    // Absolute: it is the exponent of a weight.
+    for (size_t i = 0; i < lse.size(); ++i) {
+      EXPECT_NEAR(paged.lse()[i], lse[i], 10 * Limit(GetParam(), shape)) << Describe(shape);
+    }
+  }
+};
+
+TEST_P(KernelTest, EveryLengthUpToTwoBlocks) {
+  for (DType kv : {DType::kFloat32, DType::kBFloat16}) {
+    for (int64_t tokens = 1; tokens <= 65; ++tokens) {
+      Check({kv, DType::kFloat32, 2, 3, 32, 32, tokens, 1.0f, static_cast<uint64_t>(tokens)});
+    }
+    for (int64_t tokens : {127, 128, 129, 143, 255, 256, 257, 513, 1000}) {
+      Check({kv, DType::kBFloat16, 1, 4, 64, 128, tokens});
+    }
+  }
+}
+
+TEST_P(KernelTest, EveryHeadDimGroupAndBlockSize) {
+  for (DType kv : {DType::kFloat32, DType::kBFloat16}) {
+    for (int32_t head_dim = 16; head_dim <= 256; head_dim += 16) {
+      Check({kv, DType::kFloat32, 2, 2, head_dim, 128, 145});
+    }
+    for (int32_t group = 1; group <= 17; ++group) {
+      Check({kv, DType::kBFloat16, 2, group, 80, 64, 77});
+    }
+    for (int32_t block_tokens : {16, 32, 64, 128, 256}) {
+      Check({kv, DType::kFloat32, 3, 7, 96, block_tokens, 333});
+    }
+  }
+}
+
+TEST_P(KernelTest, GroupsLargerThanTheScratch) {
+  Check({DType::kFloat32, DType::kBFloat16, 1, 71, 256, 16, 40});
+  Check({DType::kBFloat16, DType::kFloat32, 1, 71, 256, 16, 40});
+  Check({DType::kBFloat16, DType::kFloat32, 70, 2, 256, 16, 20});
+}
+
+TEST_P(KernelTest, LargeScoresConcentrateWithoutOverflow) {
+  Check({DType::kFloat32, DType::kFloat32, 2, 2, 64, 128, 300, 20.0f});
+  for (DType kv : {DType::kFloat32, DType::kBFloat16}) {
+    PagedCase paged({kv, DType::kFloat32, 1, 2, 64, 128, 200});
+    std::vector<float> q(128, 1e30f);
+    paged.SetQuery(q);
+    paged.Store(150, std::vector<float>(64, 1e30f), std::vector<float>(64, 3.0f));
+    paged.Store(20, std::vector<float>(64, -1e30f), std::vector<float>(64, 5.0f));
+    paged.Run(Kernel(paged));
+    for (float x : paged.out()) {
+      EXPECT_NEAR(x, 3.0f, 0.02f);
+    }
+  }
+}
+
+TEST_P(KernelTest, EqualScoresGiveTheMean) {
+  PagedCase paged({DType::kBFloat16, DType::kFloat32, 1, 1, 16, 16, 48});
+  paged.SetQuery(std::vector<float>(16, 0.0f));
+  for (int64_t t = 0; t < 48; ++t) {
+    paged.Store(t, std::vector<float>(16, 1.0f), std::vector<float>(16, static_cast<float>(t)));
+  }
+  paged.Run(Kernel(paged));
+  EXPECT_NEAR(paged.out()[7], 23.5f, 0.05f);
+  EXPECT_NEAR(paged.lse()[0], std::log(48.0f), 1e-5f);
+}
+
+TEST_P(KernelTest, NanOfOneHeadStaysInThatHead) {
+  for (DType kv : {DType::kFloat32, DType::kBFloat16}) {
+    PagedCase paged({kv, DType::kFloat32, 2, 2, 32, 64, 50});
+    std::vector<float> k(64, 0.5f);
+    k[40] = NAN;  // second head
+    paged.Store(10, k, std::vector<float>(64, 0.5f));
+    paged.Run(Kernel(paged));
+    EXPECT_TRUE(std::isfinite(paged.out()[0]));
+    EXPECT_TRUE(std::isfinite(paged.out()[63]));
+    EXPECT_TRUE(std::isnan(paged.out()[64]));
+  }
+}
+
+TEST_P(KernelTest, SegmentsMergeToTheWhole) {
+  for (DType kv : {DType::kFloat32, DType::kBFloat16}) {
+    const CaseShape shape{kv, DType::kFloat32, 2, 3, 48, 128, 700};
+    PagedCase paged(shape);
+    std::vector<double> want;
+    std::vector<double> unused;
+    paged.Reference(0, shape.tokens, &want, &unused);
+    std::vector<std::vector<float>> outs;
+    std::vector<std::vector<float>> lses;
+    for (auto [first, count] : {std::pair{0, 16}, {16, 256}, {272, 400}, {672, 28}}) {
+      paged.Run(Kernel(paged), first, count);
+      outs.push_back(paged.out());
+      lses.push_back(paged.lse());
+    }
+    std::vector<float> merged(want.size());
+    for (size_t head = 0; head < 6; ++head) {
+      const float* parts[4];
+      float lse[4];
+      for (size_t i = 0; i < 4; ++i) {
+        parts[i] = &outs[i][head * 48];
+        lse[i] = lses[i][head];
+      }
+      MergeSegments(parts, lse, 4, 48, &merged[head * 48]);
+    }
+    EXPECT_LE(RelativeError(merged, want), Limit(GetParam(), shape));
+  }
+}
+
+TEST_P(KernelTest, HeadRangeWritesOnlyItsHeads) {
+  PagedCase paged({DType::kFloat32, DType::kFloat32, 3, 2, 16, 16, 20});
+  SegmentArgs args = paged.Args(0, 20);
+  args.kv_head_begin = 1;
+  args.kv_head_end = 2;
+  Kernel(paged)(paged.geometry(), args);
+  for (size_t i = 0; i < paged.out().size(); ++i) {
+    EXPECT_EQ(std::isnan(paged.out()[i]), i < 32 || i >= 64) << i;
+  }
+  EXPECT_TRUE(std::isnan(paged.lse()[1]) && std::isnan(paged.lse()[4]));
+  EXPECT_TRUE(std::isfinite(paged.lse()[2]) && std::isfinite(paged.lse()[3]));
+}
+
+TEST_P(KernelTest, RandomShapes) {
+  std::mt19937_64 random(99);
+  const int32_t blocks[] = {16, 32, 64, 128};
+  for (int i = 0; i < 60; ++i) {
+    CaseShape shape;
+    shape.kv_dtype = random() % 2 == 0 ? DType::kFloat32 : DType::kBFloat16;
+    shape.q_dtype = random() % 2 == 0 ? DType::kFloat32 : DType::kBFloat16;
+    shape.kv_heads = static_cast<int32_t>(1 + random() % 4);
+    shape.group = static_cast<int32_t>(1 + random() % 9);
+    shape.head_dim = static_cast<int32_t>(16 * (1 + random() % 16));
+    shape.block_tokens = blocks[random() % 4];
+    shape.tokens = static_cast<int64_t>(1 + random() % 400);
+    shape.seed = random();
+    Check(shape);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, KernelTest,
+                         testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16),
+                         [](const auto& info) { return std::string(IsaName(info.param)); });
+
+TEST(IsaTest, NamesAreChosenOrRefused) {
+  EXPECT_EQ(ChooseIsa("scalar").value(), Isa::kScalar);
+  EXPECT_EQ(ChooseIsa("auto").value(), SupportedIsas().front());
+  EXPECT_EQ(SupportedIsas().back(), Isa::kScalar);
+  EXPECT_EQ(ChooseIsa("mmx").status().code(), absl::StatusCode::kInvalidArgument);
+  kv::PoolGeometry geometry{DType::kInt8, 1, 1, 64, 128};
+  EXPECT_EQ(GetAttendSegment(Isa::kScalar, geometry).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST(MergeTest, FarApartWeightsAndInPlace) {
+  float a[2] = {1.0f, 2.0f};
+  float b[2] = {3.0f, 4.0f};
+  const float* parts[2] = {a, b};
+  const float lse[2] = {-3e38f, 3e38f};
+  MergeSegments(parts, lse, 2, 2, a);
+  EXPECT_EQ(a[0], 3.0f);
+  EXPECT_EQ(a[1], 4.0f);
+}
+
+}  // namespace
+}  // namespace tandem::attention
