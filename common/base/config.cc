@@ -61,6 +61,20 @@ std::string ConfigSpec::SourceOf(std::string_view name) const {
   return option->source;
 }
 
+const std::vector<std::string>& ConfigSpec::ValuesOf(std::string_view name) const {
+  const ConfigOption* option = impl_->Find(name);
+  TANDEM_CHECK(option != nullptr);
+  return option->values;
+}
+
+std::vector<std::string> ConfigSpec::Variables() const {
+  std::vector<std::string> names;
+  for (const ConfigOption& option : impl_->options) {
+    names.push_back(EnvironmentName(option.name));
+  }
+  return names;
+}
+
 std::string EnvironmentName(std::string_view option_name) {
   return StrCat("TANDEM_",
                 absl::AsciiStrToUpper(absl::StrReplaceAll(AbslView(option_name), {{"-", "_"}})));
@@ -96,13 +110,17 @@ std::string ConfigSpec::Help() const {
 }
 
 std::optional<int> ConfigSpec::ParseMain(int argc, char** argv) {
+  return ParseMain(std::vector<std::string>(argv + 1, argv + argc));
+}
+
+std::optional<int> ConfigSpec::ParseMain(const std::vector<std::string>& args) {
   std::map<std::string, std::string> environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     if (const char* equals = std::strchr(*entry, '=')) {
       environment.emplace(std::string(*entry, static_cast<size_t>(equals - *entry)), equals + 1);
     }
   }
-  const auto outcome = Parse(std::vector<std::string>(argv + 1, argv + argc), environment);
+  const auto outcome = Parse(args, environment);
   if (!outcome.ok()) {
     std::fprintf(stderr, "%s: %s\n", impl_->program.c_str(),
                  std::string(outcome.status().message()).c_str());

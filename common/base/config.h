@@ -61,11 +61,17 @@ class ConfigSpec {
   // Parse for main(): prints an error to stderr and returns exit status 2, or 0 for kExitZero, or
   // nothing to run on. Initialises logging and logs the warnings.
   std::optional<int> ParseMain(int argc, char** argv);
+  // The same for a sub-command, whose arguments follow its name.
+  std::optional<int> ParseMain(const std::vector<std::string>& args);
 
   const std::vector<std::string>& warnings() const;
   std::string Help() const;
   // Where the value of `name` came from: "flag", "environment", "file" or "default".
   std::string SourceOf(std::string_view name) const;
+  // The texts given for `name`, empty where its default holds: to hand a flag on to a child.
+  const std::vector<std::string>& ValuesOf(std::string_view name) const;
+  // The environment variables of all flags.
+  std::vector<std::string> Variables() const;
   // The values of --log-level and --log-format.
   const std::string& log_level() const;
   const std::string& log_format() const;

@@ -25,6 +25,7 @@ struct ConfigOption {
   std::function<std::string()> show;
   std::string default_text;
   std::string source = "default";
+  std::vector<std::string> values;  // as given
 };
 
 struct PositionalArguments {

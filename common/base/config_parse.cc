@@ -97,6 +97,7 @@ absl::Status Apply(ConfigOption& option, const std::vector<std::string>& values,
     }
   }
   option.source = std::string(source);
+  option.values = values;
   return absl::OkStatus();
 }
 

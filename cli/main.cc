@@ -1,0 +1,72 @@
+// The `tandem` command: picks a sub-command.
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/serve/serve_command.h"
+#include "common/base/config.h"
+#if TANDEM_HAS_TEXT
+#include "cli/text/text_command.h"
+#endif
+#if TANDEM_HAS_BENCH
+#include "cli/bench/bench_command.h"
+#endif
+
+namespace {
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;
+  int (*run)(const std::vector<std::string>& args);
+};
+
+constexpr Command kCommands[] = {
+    {"serve", "start and supervise router, GPU worker and CPU attention worker on this host",
+     tandem::cli::RunServe},
+#if TANDEM_HAS_TEXT
+    {"text", "tokenizer, chat template and stop strings as JSON lines", tandem::cli::RunText},
+#endif
+#if TANDEM_HAS_BENCH
+    {"bench", "measure a running server", tandem::cli::RunBench},
+#endif
+};
+
+void PrintHelp(FILE* out) {
+  std::fputs("Usage: tandem COMMAND [arguments]\n\n", out);
+  for (const Command& command : kCommands) {
+    std::fprintf(out, "  %-8s %s\n", std::string(command.name).c_str(),
+                 std::string(command.summary).c_str());
+  }
+  std::fputs("\ntandem COMMAND --help lists the flags of a command.\n", out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty()) {
+    PrintHelp(stderr);
+    return 2;
+  }
+  if (args[0] == "--help" || args[0] == "help") {
+    PrintHelp(stdout);
+    return 0;
+  }
+  if (args[0] == "--version") {
+    std::printf("tandem %s\n", std::string(tandem::base::Version()).c_str());
+    return 0;
+  }
+  for (const Command& command : kCommands) {
+    if (args[0] == command.name) {
+      return command.run({args.begin() + 1, args.end()});
+    }
+  }
+  if (args[0] == "chat" || args[0] == "plan") {
+    std::fprintf(stderr, "tandem: %s is not in this version\n", args[0].c_str());
+    return 2;
+  }
+  std::fprintf(stderr, "tandem: unknown command '%s'; --help lists what is allowed\n",
+               args[0].c_str());
+  return 2;
+}

@@ -1,0 +1,8 @@
+tandem_program(tandem SOURCES main.cc DEPS tandem_base tandem_cli_serve)
+foreach(command text bench)
+  if(TARGET tandem_cli_${command})
+    string(TOUPPER ${command} upper)
+    target_link_libraries(tandem PRIVATE tandem_cli_${command})
+    target_compile_definitions(tandem PRIVATE TANDEM_HAS_${upper}=1)
+  endif()
+endforeach()
