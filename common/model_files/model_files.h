@@ -86,6 +86,8 @@ class ModelFiles {
 struct OpenOptions {
   bool dummy_weights = false;  // --load-format dummy: shapes alone; Find gives views of
                                // deterministic pseudo-random data
+  int32_t max_model_len = 0;   // > 0: the caller runs no longer contexts; a sliding window that
+                               // they cannot outgrow is then no reason to refuse
 };
 
 // Opens a .gguf file or a Hugging Face folder. Errors name file and field: NotFound,
