@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/kv_layout/kv_layout.h"
+#include "gpu_worker/ops/op.h"
+
+// Attention over paged KV pools on the device, and stores to them.
+namespace tandem::gpu_worker::ops {
+
+// One layer of a paged pool.
+struct PoolLayer {
+  const kv::PoolGeometry* geometry = nullptr;
+  std::byte* pool = nullptr;
+  int32_t layer = 0;
+};
+
+// Rows of Q, K and V [rows, (num_q_heads + 2 * num_kv_heads) * head_dim] float32.
+struct QkvRows {
+  const float* data = nullptr;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int64_t stride() const { return int64_t{num_q_heads + 2 * num_kv_heads} * head_dim; }
+  const float* q(int64_t row) const { return data + row * stride(); }
+  const float* k(int64_t row) const { return q(row) + int64_t{num_q_heads} * head_dim; }
+  const float* v(int64_t row) const { return k(row) + int64_t{num_kv_heads} * head_dim; }
+};
+
+// Rows [first_row, first_row + num_rows) of one sequence: positions start_position and on, whose KV
+// lives in `block_table`.
+struct RowRun {
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  int32_t start_position = 0;
+  std::span<const int32_t> block_table;
+};
+
+// Stores K and V of the runs' rows, in the pool's dtype. Idempotent.
+void StoreKv(OpContext& context, const QkvRows& qkv, std::span<const RowRun> runs,
+             const PoolLayer& pool);
+
+struct AttentionArgs {
+  QkvRows qkv;
+  PoolLayer pool;
+  float scale = 1.0f;
+  std::byte* out = nullptr;  // [rows, num_q_heads * head_dim] compute dtype
+};
+
+// Causal attention of each run's rows to everything its block table holds up to the row's own
+// position, which StoreKv stored before.
+void PrefillAttention(OpContext& context, const AttentionArgs& args, std::span<const RowRun> runs);
+
+// The same for runs of one row, split into segments over the device's threads.
+void DecodeAttention(OpContext& context, const AttentionArgs& args, std::span<const RowRun> runs);
+
+// KV of tokens [first, first + count) of one sequence, one layer, from a pool to another.
+struct CopyKvArgs {
+  PoolLayer from;
+  std::span<const int32_t> from_table;
+  PoolLayer to;
+  std::span<const int32_t> to_table;
+  int64_t first = 0;
+  int64_t count = 0;
+};
+void CopyKv(OpContext& context, const CopyKvArgs& args);
+
+}  // namespace tandem::gpu_worker::ops

@@ -1,0 +1,204 @@
+#include "gpu_worker/ops/host/matmul.h"
+
+#include <algorithm>
+#include <dnnl.hpp>
+#include <list>
+#include <unordered_map>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace tandem::gpu_worker::ops::host {
+namespace {
+
+using dnnl::memory;
+
+// A model has five weight shapes and 60 row buckets up to 2048 rows.
+constexpr size_t kMaxPrimitives = 512;
+
+memory::data_type TypeOf(DType dtype) {
+  return dtype == DType::kFloat32 ? memory::data_type::f32 : memory::data_type::bf16;
+}
+
+const dnnl::engine& Engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::primitive_attr ExactAttributes() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
+  return attributes;
+}
+
+memory::desc ChosenWeights(DType dtype, int64_t n, int64_t k) {
+  constexpr int64_t kRows = 64;  // all row counts choose alike; measured for 1 to 256
+  const memory::desc in({kRows, k}, TypeOf(dtype), memory::format_tag::ab);
+  const memory::desc any({k, n}, TypeOf(dtype), memory::format_tag::any);
+  const memory::desc out({kRows, n}, memory::data_type::f32, memory::format_tag::ab);
+  const dnnl::matmul::desc matmul(in, any, out);
+  return dnnl::matmul::primitive_desc(matmul, ExactAttributes(), Engine()).weights_desc();
+}
+
+// Offsets of index `i` along dimension `dim` in a blocked format.
+std::vector<int64_t> OffsetsAlong(const dnnl_memory_desc_t& desc, int dim) {
+  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+  std::vector<int64_t> offsets(static_cast<size_t>(desc.dims[dim]));
+  for (int64_t i = 0; i < desc.dims[dim]; ++i) {
+    int64_t rest = i;
+    int64_t stride = 1;
+    int64_t offset = 0;
+    for (int b = blocking.inner_nblks - 1; b >= 0; --b) {
+      if (blocking.inner_idxs[b] == dim) {
+        offset += rest % blocking.inner_blks[b] * stride;
+        rest /= blocking.inner_blks[b];
+      }
+      stride *= blocking.inner_blks[b];
+    }
+    offsets[static_cast<size_t>(i)] = offset + rest * blocking.strides[dim];
+  }
+  return offsets;
+}
+
+struct Key {
+  int64_t n;
+  int64_t k;
+  int64_t rows;
+  DType dtype;
+  DType out_dtype;
+  bool accumulate;
+  bool bias;
+  bool operator==(const Key&) const = default;
+};
+
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    uint64_t hash = static_cast<uint64_t>(key.n) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ static_cast<uint64_t>(key.k)) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ static_cast<uint64_t>(key.rows)) * 0x9e3779b97f4a7c15u;
+    hash ^= static_cast<uint64_t>(key.dtype) << 3 | static_cast<uint64_t>(key.out_dtype) << 8 |
+            static_cast<uint64_t>(key.accumulate) << 1 | static_cast<uint64_t>(key.bias);
+    return hash ^ (hash >> 29);
+  }
+};
+
+struct Primitive {
+  Key key;
+  dnnl::matmul matmul;
+  memory in;
+  memory weights;
+  memory bias;
+  memory out;
+  memory scratch;
+  size_t scratch_bytes = 0;
+  std::unordered_map<int, memory> arguments;
+};
+
+Primitive MakePrimitive(const Key& key) {
+  const memory::desc in({key.rows, key.k}, TypeOf(key.dtype), memory::format_tag::ab);
+  const memory::desc weights = ChosenWeights(key.dtype, key.n, key.k);
+  const memory::desc out({key.rows, key.n}, TypeOf(key.out_dtype), memory::format_tag::ab);
+  const memory::desc bias({1, key.n}, memory::data_type::f32, memory::format_tag::ab);
+  dnnl::primitive_attr attributes = ExactAttributes();
+  if (key.accumulate) {
+    dnnl::post_ops post_ops;
+    post_ops.append_sum(1.0f);
+    attributes.set_post_ops(post_ops);
+  }
+  const dnnl::matmul::desc desc =
+      key.bias ? dnnl::matmul::desc(in, weights, bias, out) : dnnl::matmul::desc(in, weights, out);
+  const dnnl::matmul::primitive_desc primitive(desc, attributes, Engine());
+  Primitive made;
+  made.key = key;
+  made.matmul = dnnl::matmul(primitive);
+  made.in = memory(in, Engine(), nullptr);
+  made.weights = memory(weights, Engine(), nullptr);
+  made.out = memory(out, Engine(), nullptr);
+  made.scratch = memory(primitive.scratchpad_desc(), Engine(), nullptr);
+  made.scratch_bytes = primitive.scratchpad_desc().get_size();
+  made.arguments = {{DNNL_ARG_SRC, made.in},
+                    {DNNL_ARG_WEIGHTS, made.weights},
+                    {DNNL_ARG_DST, made.out},
+                    {DNNL_ARG_SCRATCHPAD, made.scratch}};
+  if (key.bias) {
+    made.bias = memory(bias, Engine(), nullptr);
+    made.arguments.emplace(DNNL_ARG_BIAS, made.bias);
+  }
+  return made;
+}
+
+}  // namespace
+
+struct MatmulCache::Impl {
+  dnnl::stream stream{Engine()};
+  std::list<Primitive> newest_first;
+  std::unordered_map<Key, std::list<Primitive>::iterator, KeyHash> by_key;
+  std::vector<std::byte> scratch;
+
+  Primitive& Get(const Key& key) {
+    if (auto found = by_key.find(key); found != by_key.end()) {
+      newest_first.splice(newest_first.begin(), newest_first, found->second);
+      return newest_first.front();
+    }
+    if (by_key.size() >= kMaxPrimitives) {
+      by_key.erase(newest_first.back().key);
+      newest_first.pop_back();
+    }
+    newest_first.push_front(MakePrimitive(key));
+    by_key.emplace(key, newest_first.begin());
+    if (newest_first.front().scratch_bytes + 64 > scratch.size()) {
+      scratch.resize(newest_first.front().scratch_bytes + 64);
+    }
+    return newest_first.front();
+  }
+};
+
+MatmulCache::MatmulCache() : impl_(std::make_unique<Impl>()) {}
+MatmulCache::~MatmulCache() = default;
+
+void MatmulCache::Run(const MatmulCall& call) {
+  const PackedFormat& format = *call.format;
+  const Key key{format.n,       format.k,        RowBucket(call.rows), format.dtype,
+                call.out_dtype, call.accumulate, call.bias != nullptr};
+  Primitive& primitive = impl_->Get(key);
+  primitive.in.set_data_handle(const_cast<std::byte*>(call.in));
+  primitive.weights.set_data_handle(const_cast<std::byte*>(call.weights));
+  primitive.out.set_data_handle(call.out);
+  if (call.bias != nullptr) {
+    primitive.bias.set_data_handle(const_cast<float*>(call.bias));
+  }
+  const auto address = reinterpret_cast<uintptr_t>(impl_->scratch.data());
+  primitive.scratch.set_data_handle(reinterpret_cast<void*>((address + 63) / 64 * 64));
+  primitive.matmul.execute(impl_->stream, primitive.arguments);
+}
+
+PackedFormat ChoosePackedFormat(DType dtype, int64_t n, int64_t k) {
+  const memory::desc weights = ChosenWeights(dtype, n, k);
+  TANDEM_CHECK(weights.data.format_kind == dnnl_blocked);
+  PackedFormat format;
+  format.dtype = dtype;
+  format.n = n;
+  format.k = k;
+  format.bytes = weights.get_size();
+  format.k_offset = OffsetsAlong(weights.data, 0);
+  format.n_offset = OffsetsAlong(weights.data, 1);
+  return format;
+}
+
+int64_t RowBucket(int64_t rows) {
+  if (rows <= 16) {
+    return rows;
+  }
+  int64_t step = 4;
+  while (step * 16 < rows) {
+    step *= 2;
+  }
+  return (rows + step - 1) / step * step;
+}
+
+bool RunsBFloat16() { return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core; }
+
+bool HasFastBFloat16() { return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16; }
+
+}  // namespace tandem::gpu_worker::ops::host

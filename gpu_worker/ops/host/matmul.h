@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/model_shape/model_shape.h"
+
+// Matrix products by oneDNN with packed weights.
+namespace tandem::gpu_worker::ops::host {
+
+// Where oneDNN wants element (n, k) of a weight matrix [n, k]: k_offset[k] + n_offset[n] elements
+// from the start (blocked formats are separable).
+struct PackedFormat {
+  DType dtype = DType::kFloat32;
+  int64_t n = 0;
+  int64_t k = 0;
+  size_t bytes = 0;  // padding included, which must be zero
+  std::vector<int64_t> k_offset;
+  std::vector<int64_t> n_offset;
+};
+
+// One format for all row counts. Throws dnnl::error.
+PackedFormat ChoosePackedFormat(DType dtype, int64_t n, int64_t k);
+
+struct MatmulCall {
+  const PackedFormat* format = nullptr;
+  const std::byte* weights = nullptr;
+  const float* bias = nullptr;    // [n] or null
+  const std::byte* in = nullptr;  // [rows, k] in the weights' dtype
+  std::byte* out = nullptr;       // [rows, n]
+  int64_t rows = 0;
+  DType out_dtype = DType::kFloat32;
+  bool accumulate = false;  // out += instead of out =; float32 only
+};
+
+// Row counts that have primitives of their own: exact up to 16, then within an eighth above.
+int64_t RowBucket(int64_t rows);
+
+// Primitives by shape, the least recently used dropped past a bound. One thread.
+class MatmulCache {
+ public:
+  MatmulCache();
+  ~MatmulCache();
+  // Reads and writes RowBucket(rows) rows. Throws dnnl::error.
+  void Run(const MatmulCall& call);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+bool RunsBFloat16();
+bool HasFastBFloat16();
+
+}  // namespace tandem::gpu_worker::ops::host

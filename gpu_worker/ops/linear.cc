@@ -1,0 +1,50 @@
+#include "gpu_worker/ops/linear.h"
+
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/ops/linear_host.h"
+
+namespace tandem::gpu_worker::ops {
+
+absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(OpContext& context, LinearSource source) {
+  TANDEM_CHECK(source.bias.empty() ||
+               static_cast<int64_t>(source.bias.size()) == source.out_features);
+  auto packed = std::make_unique<PackedLinear>();
+  try {
+    packed->format =
+        host::ChoosePackedFormat(context.compute_dtype(), source.out_features, source.in_features);
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat(source.what, ": oneDNN: ", e.what()));
+  }
+  TANDEM_ASSIGN_OR_RETURN(packed->weights,
+                          context.device().Allocate(packed->format.bytes, source.what));
+  packed->bias = std::move(source.bias);
+  context.stream().Launch([&context, source = std::move(source), target = packed.get()] {
+    return host::PackLinear(context, source, *target);
+  });
+  return packed;
+}
+
+int64_t LinearRows(int64_t rows) { return host::RowBucket(rows); }
+
+void Linear(OpContext& context, const LinearArgs& args) {
+  TANDEM_CHECK(args.weights != nullptr && args.in != nullptr && args.out != nullptr);
+  TANDEM_CHECK(args.out_dtype == DType::kFloat32 ||
+               (args.out_dtype == context.compute_dtype() && !args.accumulate));
+  if (args.rows > 0) {
+    context.stream().Launch([&context, args] { return host::Linear(context, args); });
+  }
+}
+
+void GatherPackedRows(OpContext& context, const PackedLinear& weights, std::span<const int32_t> ids,
+                      float* out) {
+  context.stream().Launch([&context, &weights, ids, out] {
+    return host::GatherPackedRows(context, weights, ids, out);
+  });
+}
+
+}  // namespace tandem::gpu_worker::ops
