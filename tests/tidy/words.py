@@ -4,7 +4,7 @@ import re
 from sources import CPP, Finding, files_ending, matches_in, read
 
 # Written in pieces, so that the rules do not find themselves.
-UNFINISHED = r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b|not imple" r"mented|unimple" r"mented|\bplace" r"holder\b|\bst" r"ub\b"
+UNFINISHED = r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b|not imple" r"mented|unimple" r"mented|\bplace" r"holder\b"
 MACHINE_PATHS = r"(?<![\w.}~-])/(?:(?:wo" r"rk|fa" r"rm|ro" r"ot)/|ho" r"me/\w)|\.\./sha" r"red\b"
 SWITCHED_OFF = r"\bDISA" r"BLED_|\bGTEST_" r"SKIP\b|@unittest\.skip\(|\bsleep_" r"for\s*\(|\bSleep" r"For\s*\(|\b(?:u|nano)sleep\s*\("
 REASON = re.compile(r"reason:", re.IGNORECASE)
