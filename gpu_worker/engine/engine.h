@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "gpu_worker/pipeline/step_io.h"
+#include "gpu_worker/scheduler/offload_policy.h"
 
 namespace tandem::gpu_worker {
 
@@ -64,9 +65,6 @@ struct SubmitResult {
   uint64_t sequence_id = 0;
   std::string message;  // of a refusal, for the client
 };
-
-// --offload.
-enum class OffloadPolicy { kAuto, kOff, kUnified, kAsymmetric, kAllCpu };
 
 struct EngineOptions {
   OffloadPolicy offload = OffloadPolicy::kAuto;

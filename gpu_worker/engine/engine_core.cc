@@ -1,0 +1,361 @@
+#include "gpu_worker/engine/engine_core.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "common/base/check.h"
+
+namespace tandem::gpu_worker {
+namespace {
+
+SchedulerConfig SchedulerConfigOf(const EngineOptions& options, const RunnerLimits& limits) {
+  SchedulerConfig config;
+  config.policy = limits.num_cpu_blocks > 0 ? options.offload : OffloadPolicy::kOff;
+  config.max_num_seqs = std::max(options.max_num_seqs, 1);
+  config.max_num_batched_tokens = std::max(options.max_num_batched_tokens, 1);
+  if (limits.max_batched_tokens > 0) {
+    config.max_num_batched_tokens =
+        std::min(config.max_num_batched_tokens, limits.max_batched_tokens);
+  }
+  config.max_cpu_rows_per_slot = limits.max_cpu_rows_per_slot;
+  config.max_cpu_table_entries_per_slot = limits.max_cpu_table_entries_per_slot;
+  return config;
+}
+
+PoolState PoolStateOf(const BlockPool& pool, int64_t max_blocks_of_one) {
+  PoolState state;
+  state.total_blocks = pool.total_blocks();
+  state.capacity_blocks =
+      static_cast<int32_t>(std::min<int64_t>(pool.total_blocks(), max_blocks_of_one));
+  state.free_blocks = pool.free_blocks();
+  state.block_tokens = pool.block_tokens();
+  return state;
+}
+
+SubmitResult Refuse(SubmitOutcome outcome, std::string message) {
+  SubmitResult result;
+  result.outcome = outcome;
+  result.message = std::move(message);
+  return result;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(const EngineOptions& options, const RunnerLimits& limits,
+                       std::shared_ptr<const CostModel> cost_model)
+    : options_(options),
+      limits_(limits),
+      scheduler_(SchedulerConfigOf(options, limits), std::move(cost_model)),
+      blocks_({limits.num_gpu_blocks, limits.gpu_block_tokens, limits.num_cpu_blocks,
+               limits.cpu_block_tokens}),
+      cpu_worker_(options.cpu_worker_away_limit_us) {}
+
+SchedulerState EngineCore::PolicyState() const {
+  SchedulerState state;
+  const int64_t unlimited = std::numeric_limits<int32_t>::max();
+  state.gpu = PoolStateOf(blocks_.pool(Tier::kGpu), unlimited);
+  state.cpu = PoolStateOf(blocks_.pool(Tier::kCpu), limits_.max_cpu_table_entries_per_slot > 0
+                                                        ? limits_.max_cpu_table_entries_per_slot
+                                                        : unlimited);
+  return state;
+}
+
+SchedulerState EngineCore::StateFor(int64_t now_us) {
+  SchedulerState state = PolicyState();
+  state.cpu_up = cpu_worker_.IsUsable(now_us);
+  state.cpu_given_up = cpu_worker_.given_up();
+  resident_.clear();
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->view.tier != Tier::kNone) {
+      resident_.push_back(&sequence->view);
+    }
+  }
+  state.resident = resident_;
+  state.waiting = waiting_;
+  state.step_index = counters_.progress;
+  state.current_mode = mode_;
+  state.offload_pays = guard_.OffloadPays(now_us);
+  state.corrections = corrections_;
+  return state;
+}
+
+SubmitResult EngineCore::Refusal(const GenerationRequest& request) const {
+  if (draining_) {
+    return Refuse(SubmitOutcome::kDraining, "the worker is draining");
+  }
+  if (waiting_.size() >= static_cast<size_t>(std::max(options_.max_waiting, 0))) {
+    return Refuse(SubmitOutcome::kQueueFull, "the waiting queue is full");
+  }
+  if (request.prompt_tokens.empty()) {
+    return Refuse(SubmitOutcome::kInvalidToken, "the prompt has no tokens");
+  }
+  for (const auto* tokens : {&request.prompt_tokens, &request.resumed_tokens}) {
+    for (const int32_t token : *tokens) {
+      if (token < 0 || (limits_.vocab_size > 0 && token >= limits_.vocab_size)) {
+        return Refuse(SubmitOutcome::kInvalidToken, "token id " + std::to_string(token) +
+                                                        " is not in the vocabulary of " +
+                                                        std::to_string(limits_.vocab_size));
+      }
+    }
+  }
+  const auto prompt = static_cast<int64_t>(request.prompt_tokens.size());
+  const auto output = std::max<int64_t>({int64_t{request.max_tokens}, int64_t{1},
+                                         static_cast<int64_t>(request.resumed_tokens.size())});
+  if (options_.max_model_len > 0 && prompt + output > options_.max_model_len) {
+    return Refuse(SubmitOutcome::kTooLong, "the prompt's " + std::to_string(prompt) +
+                                               " tokens and " + std::to_string(output) +
+                                               " of output exceed the model's length of " +
+                                               std::to_string(options_.max_model_len));
+  }
+  const int64_t known = prompt + static_cast<int64_t>(request.resumed_tokens.size());
+  if (!scheduler_.CanEverHold(PolicyState(), known + 1)) {
+    return Refuse(SubmitOutcome::kNeverFits, "the prompt's " + std::to_string(known) +
+                                                 " tokens fit no KV cache pool of this worker");
+  }
+  return SubmitResult();
+}
+
+SubmitResult EngineCore::Submit(GenerationRequest request, int64_t now_us) {
+  SubmitResult result = Refusal(request);
+  if (result.outcome != SubmitOutcome::kAccepted) {
+    return result;
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->tokens = std::move(request.prompt_tokens);
+  sequence->prompt_size = static_cast<int32_t>(sequence->tokens.size());
+  sequence->tokens.insert(sequence->tokens.end(), request.resumed_tokens.begin(),
+                          request.resumed_tokens.end());
+  sequence->stop_tokens = request.stop_token_ids;
+  if (!request.ignore_eos) {
+    sequence->stop_tokens.insert(sequence->stop_tokens.end(), options_.eos_token_ids.begin(),
+                                 options_.eos_token_ids.end());
+  }
+  const int32_t room = options_.max_model_len > 0 ? options_.max_model_len - sequence->prompt_size
+                                                  : std::numeric_limits<int32_t>::max();
+  sequence->max_output = request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
+  sequence->arrival_us = now_us;
+  sequence->request = std::move(request);
+  SequenceView& view = sequence->view;
+  view.id = next_id_++;
+  view.arrival = arrivals_++;
+  view.priority = sequence->request.priority;
+  view.total_tokens = static_cast<int64_t>(sequence->tokens.size());
+  view.chunk_barrier = sequence->wants_prompt_logprobs() ? sequence->prompt_size : 0;
+  const OffloadPolicy policy = scheduler_.config().policy;
+  if (policy == OffloadPolicy::kUnified || policy == OffloadPolicy::kAsymmetric) {
+    view.home = view.arrival % 2 == 1 ? Tier::kCpu : Tier::kGpu;
+  } else if (policy != OffloadPolicy::kAuto) {
+    view.home = policy == OffloadPolicy::kAllCpu ? Tier::kCpu : Tier::kGpu;
+  }
+  result.sequence_id = view.id;
+  const FinishReason finish =
+      sequence->output_size() > 0 ? FinishAfterNewestToken(*sequence) : FinishReason::kNone;
+  if (finish != FinishReason::kNone) {  // it had ended before it was resumed
+    GenerationUpdate update = MakeUpdate(*sequence);
+    update.finish = finish;
+    if (finish == FinishReason::kStop) {
+      update.stop_token = sequence->tokens.back();
+    }
+    updates_.emplace_back(view.id, std::move(update));
+    return result;
+  }
+  has_deadlines_ |= sequence->request.deadline_us > 0;
+  has_priorities_ |= view.priority != 0;
+  InsertWaiting(sequence.get());
+  sequences_[view.id] = std::move(sequence);
+  return result;
+}
+
+void EngineCore::InsertWaiting(Sequence* sequence) {
+  const SequenceView* view = &sequence->view;
+  const auto place = std::lower_bound(
+      waiting_.begin(), waiting_.end(), view,
+      [](const SequenceView* a, const SequenceView* b) { return IsOlder(*a, *b); });
+  waiting_.insert(place, view);
+}
+
+void EngineCore::RemoveWaiting(const Sequence& sequence) {
+  const auto place = std::lower_bound(
+      waiting_.begin(), waiting_.end(), &sequence.view,
+      [](const SequenceView* a, const SequenceView* b) { return IsOlder(*a, *b); });
+  TANDEM_CHECK(place != waiting_.end() && *place == &sequence.view);
+  waiting_.erase(place);
+}
+
+Sequence* EngineCore::Find(uint64_t sequence_id) {
+  const auto it = sequences_.find(sequence_id);
+  return it == sequences_.end() ? nullptr : it->second.get();
+}
+
+void EngineCore::Remove(uint64_t sequence_id) {
+  const auto it = sequences_.find(sequence_id);
+  TANDEM_CHECK(it != sequences_.end() && !it->second->in_step);
+  if (it->second->view.tier == Tier::kNone) {
+    RemoveWaiting(*it->second);
+  } else {
+    blocks_.Release(sequence_id);
+  }
+  sequences_.erase(it);
+}
+
+void EngineCore::Cancel(uint64_t sequence_id) {
+  Sequence* sequence = Find(sequence_id);
+  if (sequence == nullptr) {
+    return;
+  }
+  if (sequence->in_step) {
+    sequence->is_cancelled = true;
+  } else {
+    Remove(sequence_id);
+  }
+}
+
+void EngineCore::EndWithError(Sequence* sequence, const absl::Status& error) {
+  if (!sequence->is_cancelled) {
+    GenerationUpdate update = MakeUpdate(*sequence);
+    update.finish = FinishReason::kAbort;
+    update.error = error;
+    updates_.emplace_back(sequence->id(), std::move(update));
+  }
+  Remove(sequence->id());
+}
+
+void EngineCore::EndAll(const absl::Status& reason) {
+  TANDEM_CHECK(!in_step_);
+  while (!sequences_.empty()) {
+    EndWithError(sequences_.begin()->second.get(), reason);
+  }
+}
+
+void EngineCore::Recompute(Sequence* sequence) {
+  blocks_.Release(sequence->id());
+  ForgetCache(sequence);
+  InsertWaiting(sequence);
+  ++counters_.recomputes;
+}
+
+void EngineCore::ExpireDeadlines(int64_t now_us) {
+  if (!has_deadlines_) {
+    return;
+  }
+  std::vector<Sequence*> late;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->request.deadline_us > 0 && now_us >= sequence->request.deadline_us) {
+      late.push_back(sequence.get());
+    }
+  }
+  for (Sequence* sequence : late) {
+    EndWithError(sequence, absl::DeadlineExceededError("the request's deadline passed"));
+  }
+}
+
+void EngineCore::AgeWaiting(int64_t now_us) {
+  if (!has_priorities_ || waiting_.empty()) {
+    return;
+  }
+  constexpr int32_t kFirst = std::numeric_limits<int32_t>::min();
+  std::vector<Sequence*> aged;
+  for (const SequenceView* view : waiting_) {
+    Sequence* sequence = Find(view->id);
+    if (view->priority != kFirst && now_us - sequence->arrival_us >= kPriorityAgeingUs) {
+      aged.push_back(sequence);
+    }
+  }
+  for (Sequence* sequence : aged) {
+    RemoveWaiting(*sequence);
+    sequence->view.priority = kFirst;
+    InsertWaiting(sequence);
+  }
+}
+
+void EngineCore::GiveUpCpuWorker() {
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->view.tier == Tier::kCpu) {
+      Recompute(sequence.get());
+    }
+  }
+}
+
+// Without the CPU tier some sequences have no place any more; their clients shall not wait for
+// ever.
+void EngineCore::EndImpossible() {
+  SchedulerState state = PolicyState();
+  state.cpu_given_up = cpu_worker_.given_up();
+  if (!state.cpu_given_up) {
+    return;
+  }
+  std::vector<Sequence*> impossible;
+  for (const SequenceView* view : waiting_) {
+    if (!scheduler_.CanEverHold(state, view->total_tokens)) {
+      impossible.push_back(Find(view->id));
+    }
+  }
+  for (Sequence* sequence : impossible) {
+    EndWithError(sequence, absl::UnavailableError(
+                               "the CPU attention worker is away and the sequence does not fit "
+                               "the device's KV cache"));
+  }
+}
+
+std::vector<std::pair<uint64_t, GenerationUpdate>> EngineCore::TakeUpdates() {
+  return std::exchange(updates_, {});
+}
+
+int64_t EngineCore::NextWakeUs(int64_t now_us) const {
+  if (sequences_.empty()) {
+    return 0;
+  }
+  int64_t wake_us =
+      scheduler_.config().policy == OffloadPolicy::kOff ? 0 : cpu_worker_.NextEventUs(now_us);
+  if (has_deadlines_) {
+    for (const auto& [id, sequence] : sequences_) {
+      const int64_t deadline_us = sequence->request.deadline_us;
+      if (deadline_us > 0 && (wake_us == 0 || deadline_us < wake_us)) {
+        wake_us = deadline_us;
+      }
+    }
+  }
+  return wake_us;
+}
+
+EngineSnapshot EngineCore::snapshot(int64_t now_us) const {
+  EngineSnapshot out = counters_;
+  out.waiting = static_cast<int32_t>(waiting_.size());
+  for (const auto& [id, sequence] : sequences_) {
+    const SequenceView& view = sequence->view;
+    if (view.tier == Tier::kNone) {
+      continue;
+    }
+    if (!view.is_decode()) {
+      ++out.prefill;
+    } else {
+      ++(view.tier == Tier::kGpu ? out.gpu_decode : out.cpu_decode);
+    }
+  }
+  out.moving = in_step_ ? static_cast<int32_t>(plan_.moves.size()) : 0;
+  out.gpu_blocks_free = blocks_.pool(Tier::kGpu).free_blocks();
+  out.gpu_blocks_used = blocks_.pool(Tier::kGpu).used_blocks();
+  out.cpu_blocks_free = blocks_.pool(Tier::kCpu).free_blocks();
+  out.cpu_blocks_used = blocks_.pool(Tier::kCpu).used_blocks();
+  out.cpu_attention_up = cpu_worker_.is_up();
+  out.offload_enabled = scheduler_.config().policy != OffloadPolicy::kOff &&
+                        !cpu_worker_.given_up() && guard_.OffloadPays(now_us);
+  out.draining = draining_;
+  return out;
+}
+
+CoreSnapshot EngineCore::Books() const {
+  CoreSnapshot books;
+  books.kv = blocks_.Snapshot();
+  for (const auto& [id, sequence] : sequences_) {
+    books.sequences.push_back(sequence->view);
+  }
+  for (const SequenceView* view : waiting_) {
+    books.waiting.push_back(view->id);
+  }
+  books.step_index = counters_.progress;
+  return books;
+}
+
+}  // namespace tandem::gpu_worker

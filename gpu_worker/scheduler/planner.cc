@@ -1,0 +1,251 @@
+#include "gpu_worker/scheduler/planner.h"
+
+#include <algorithm>
+
+namespace tandem::gpu_worker {
+
+TierRules RulesOf(const SchedulerConfig& config, const SchedulerState& state) {
+  TierRules rules;
+  rules.cpu_allowed = config.policy != OffloadPolicy::kOff && state.cpu.capacity_blocks > 0 &&
+                      config.max_cpu_rows_per_slot > 0 && !state.cpu_given_up;
+  rules.gpu_allowed = config.policy != OffloadPolicy::kAllCpu || !rules.cpu_allowed;
+  rules.cpu_usable = rules.cpu_allowed && state.cpu_up;
+  return rules;
+}
+
+Planner::Planner(const SchedulerConfig& config, const Predictor& predictor,
+                 const SchedulerState& state, int64_t now_us)
+    : config_(config),
+      predictor_(predictor),
+      state_(state),
+      now_us_(now_us),
+      rules_(RulesOf(config, state)),
+      free_gpu_(state.gpu.free_blocks),
+      free_cpu_(state.cpu.free_blocks),
+      token_budget_(config.max_num_batched_tokens),
+      sequence_budget_(config.max_num_seqs) {}
+
+StepPlan Planner::Run() {
+  SortResidents();
+  PlanGpuDecodes();
+  PlanSwapIns();
+  if (rules_.cpu_usable) {
+    PlanCpuGrowth();
+  }
+  PlanPrefills();
+  PlaceCpuDecodes();
+  return std::move(plan_);
+}
+
+void Planner::SortResidents() {
+  residents_.reserve(state_.resident.size());
+  for (const SequenceView* view : state_.resident) {
+    residents_.push_back({view, false});
+  }
+  std::sort(residents_.begin(), residents_.end(),
+            [](const Resident& a, const Resident& b) { return IsOlder(*a.view, *b.view); });
+  for (Resident& resident : residents_) {
+    (resident.view->tier == Tier::kGpu ? on_gpu_ : on_cpu_).push_back(&resident);
+  }
+  gpu_residents_ = static_cast<int32_t>(on_gpu_.size());
+  cpu_residents_ = static_cast<int32_t>(on_cpu_.size());
+  for (const Resident* resident : on_cpu_) {
+    const int32_t missing =
+        state_.cpu.BlocksFor(resident->view->tokens_to_hold()) - resident->view->blocks;
+    cpu_growth_ += std::max(missing, 0);
+  }
+}
+
+void Planner::AddGpuDecode(const SequenceView& view) {
+  gpu_decodes_.push_back(&view);
+  --token_budget_;
+  --sequence_budget_;
+}
+
+void Planner::PlanGpuDecodes() {
+  std::vector<Resident*> decodes;
+  for (Resident* resident : on_gpu_) {
+    if (resident->view->is_decode()) {
+      decodes.push_back(resident);
+    }
+  }
+  // Admission keeps residents below both budgets. If there are more all the same, those that were
+  // passed over longest come first; growth is still decided oldest first.
+  const auto budget = static_cast<size_t>(std::max(std::min(token_budget_, sequence_budget_), 0));
+  if (decodes.size() > budget) {
+    std::stable_sort(decodes.begin(), decodes.end(), [](const Resident* a, const Resident* b) {
+      return a->view->last_progress_step < b->view->last_progress_step;
+    });
+    decodes.resize(budget);
+    std::sort(decodes.begin(), decodes.end(),
+              [](const Resident* a, const Resident* b) { return IsOlder(*a->view, *b->view); });
+  }
+  for (Resident* decode : decodes) {
+    if (decode->gone) {
+      continue;
+    }
+    const SequenceView& view = *decode->view;
+    const int32_t missing = state_.gpu.BlocksFor(view.total_tokens) - view.blocks;
+    if (missing > free_gpu_ && !MakeGpuRoom(*decode, missing)) {
+      continue;  // it went itself, or its room comes with the next step
+    }
+    free_gpu_ -= std::max(missing, 0);
+    AddGpuDecode(view);
+  }
+}
+
+Planner::Resident* Planner::YoungestIn(std::vector<Resident*>& pool, const SequenceView& needy) {
+  for (auto it = pool.rbegin(); it != pool.rend(); ++it) {
+    if (!(*it)->gone && !IsOlder(*(*it)->view, needy)) {
+      return *it;
+    }
+  }
+  return nullptr;
+}
+
+// True: `missing` blocks are free now. Moves free theirs only when the step is done, so that an
+// abort can leave everything as it was; recomputing frees them at once.
+bool Planner::MakeGpuRoom(Resident& needy, int32_t missing) {
+  if (!state_.gpu.CanEverHold(needy.view->total_tokens)) {
+    EvictFromGpu(needy);
+    return false;
+  }
+  while (free_gpu_ < missing && free_gpu_ + coming_gpu_ < missing) {
+    Resident* victim = YoungestIn(on_gpu_, *needy.view);
+    if (victim == nullptr) {
+      return false;
+    }
+    EvictFromGpu(*victim);
+    if (victim == &needy) {
+      return false;
+    }
+  }
+  if (free_gpu_ < missing) {
+    coming_gpu_ -= missing - free_gpu_;  // spoken for
+    return false;
+  }
+  return true;
+}
+
+bool Planner::CanSwapOut(const SequenceView& view) const {
+  return rules_.cpu_usable && view.cached_tokens > 0 &&
+         state_.cpu.CanEverHold(view.tokens_to_hold()) &&
+         state_.cpu.BlocksFor(view.tokens_to_hold()) <= free_cpu_ - cpu_growth_;
+}
+
+void Planner::EvictFromGpu(Resident& victim) {
+  const SequenceView& view = *victim.view;
+  victim.gone = true;
+  evicted_ = true;
+  --gpu_residents_;
+  if (CanSwapOut(view)) {
+    free_cpu_ -= state_.cpu.BlocksFor(view.tokens_to_hold());
+    ++cpu_residents_;
+    copied_tokens_ += view.cached_tokens;
+    coming_gpu_ += view.blocks;
+    plan_.moves.push_back({view.id, true});
+  } else {
+    free_gpu_ += view.blocks;
+    plan_.recompute.push_back(view.id);
+  }
+}
+
+void Planner::PlanSwapIns() {
+  if (config_.policy != OffloadPolicy::kAuto || evicted_ || !rules_.cpu_usable) {
+    return;
+  }
+  int32_t moved = 0;
+  for (Resident* resident : on_cpu_) {
+    const SequenceView& view = *resident->view;
+    if (moved == config_.max_swap_ins_per_step || token_budget_ <= 0 || sequence_budget_ <= 0) {
+      return;
+    }
+    if (!view.is_decode() || now_us_ - view.last_move_us < config_.residency_us) {
+      continue;
+    }
+    // Room stays for what runs there: a block each to grow, and a tenth of the pool.
+    const int32_t wanted = state_.gpu.BlocksFor(view.total_tokens);
+    const int32_t low_watermark = gpu_residents_ + 1 + state_.gpu.total_blocks / 10;
+    if (!state_.gpu.CanEverHold(view.total_tokens + 1) || free_gpu_ - wanted < low_watermark) {
+      return;  // oldest first: a younger, shorter one does not overtake
+    }
+    resident->gone = true;
+    free_gpu_ -= wanted;
+    ++gpu_residents_;
+    --cpu_residents_;
+    copied_tokens_ += view.cached_tokens;
+    plan_.moves.push_back({view.id, false});
+    AddGpuDecode(view);
+    ++moved;
+  }
+}
+
+// Which CPU decodes may run: those passed over longest first, as far as budgets and slots reach.
+std::vector<Planner::Resident*> Planner::CpuDecodeCandidates() {
+  std::vector<Resident*> decodes;
+  for (Resident* resident : on_cpu_) {
+    if (!resident->gone && resident->view->is_decode()) {
+      decodes.push_back(resident);
+    }
+  }
+  std::stable_sort(decodes.begin(), decodes.end(), [](const Resident* a, const Resident* b) {
+    return a->view->last_progress_step < b->view->last_progress_step;
+  });
+  const bool two_slots =
+      config_.policy == OffloadPolicy::kAsymmetric || config_.policy == OffloadPolicy::kAuto;
+  const int64_t slot_rows = int64_t{two_slots ? 2 : 1} * config_.max_cpu_rows_per_slot;
+  const int64_t budget = std::min<int64_t>({token_budget_, sequence_budget_, slot_rows});
+  decodes.resize(std::min(decodes.size(), static_cast<size_t>(std::max<int64_t>(budget, 0))));
+  return decodes;
+}
+
+void Planner::PlanCpuGrowth() {
+  std::vector<Resident*> decodes = CpuDecodeCandidates();
+  std::vector<Resident*> by_age = decodes;
+  std::sort(by_age.begin(), by_age.end(),
+            [](const Resident* a, const Resident* b) { return IsOlder(*a->view, *b->view); });
+  for (Resident* decode : by_age) {
+    if (decode->gone) {
+      continue;
+    }
+    const int32_t missing = state_.cpu.BlocksFor(decode->view->total_tokens) - decode->view->blocks;
+    if (missing > free_cpu_ && !MakeCpuRoom(*decode, missing)) {
+      decode->blocked = true;
+      continue;
+    }
+    free_cpu_ -= std::max(missing, 0);
+  }
+  for (const Resident* decode : decodes) {
+    if (!decode->gone && !decode->blocked) {
+      cpu_decodes_.push_back(decode->view);
+    }
+  }
+}
+
+bool Planner::MakeCpuRoom(Resident& needy, int32_t missing) {
+  if (!state_.cpu.CanEverHold(needy.view->total_tokens)) {
+    EvictFromCpu(needy);
+    return false;
+  }
+  while (free_cpu_ < missing) {
+    Resident* victim = YoungestIn(on_cpu_, *needy.view);
+    if (victim == nullptr) {
+      return false;
+    }
+    EvictFromCpu(*victim);
+    if (victim == &needy) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Planner::EvictFromCpu(Resident& victim) {
+  victim.gone = true;
+  evicted_ = true;
+  --cpu_residents_;
+  free_cpu_ += victim.view->blocks;
+  plan_.recompute.push_back(victim.view->id);
+}
+
+}  // namespace tandem::gpu_worker

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "gpu_worker/cost_model/correction.h"
+#include "gpu_worker/kv/block_pool.h"
+#include "gpu_worker/pipeline/step_mode.h"
+
+namespace tandem::gpu_worker {
+
+// What the scheduler knows of one sequence. Plain value.
+struct SequenceView {
+  uint64_t id = 0;
+  int32_t priority = 0;  // lower first
+  uint64_t arrival = 0;  // order of submission; lower is older
+  Tier tier = Tier::kNone;
+  Tier home = Tier::kNone;    // forced policies: where it has to live; kNone: the planner decides
+  int64_t total_tokens = 0;   // known: prompt and generated
+  int64_t cached_tokens = 0;  // of them, those whose KV is in the cache
+  int64_t prefill_end = 0;    // tokens known when it was admitted: below it rows are prefill
+  int64_t chunk_barrier = 0;  // a prefill chunk that starts below it ends there at the latest
+  int32_t blocks = 0;         // held in `tier`
+  int64_t last_move_us = 0;
+  uint64_t last_progress_step = 0;
+
+  bool is_decode() const { return tier != Tier::kNone && cached_tokens >= prefill_end; }
+  // Of the pool's tokens: all known ones and, while it is prefilled, the whole prompt at once.
+  int64_t tokens_to_hold() const { return total_tokens > prefill_end ? total_tokens : prefill_end; }
+};
+
+// First come, first served among equals of priority.
+inline bool IsOlder(const SequenceView& a, const SequenceView& b) {
+  return a.priority != b.priority ? a.priority < b.priority : a.arrival < b.arrival;
+}
+
+struct PoolState {
+  int32_t capacity_blocks = 0;  // most that one sequence can ever hold
+  int32_t total_blocks = 0;
+  int32_t free_blocks = 0;
+  int32_t block_tokens = 1;
+
+  int32_t BlocksFor(int64_t tokens) const {
+    return static_cast<int32_t>((tokens + block_tokens - 1) / block_tokens);
+  }
+  bool CanEverHold(int64_t tokens) const { return BlocksFor(tokens) <= capacity_blocks; }
+};
+
+// Everything a plan depends on besides the time. The spans point to values that live through the
+// call.
+struct SchedulerState {
+  PoolState gpu;
+  PoolState cpu;
+  bool cpu_up = false;        // a step may touch the CPU pool
+  bool cpu_given_up = false;  // away past its bound: plan as if there were no CPU tier
+  std::span<const SequenceView* const> resident;  // hold blocks; any order
+  std::span<const SequenceView* const> waiting;   // oldest first
+  uint64_t step_index = 0;
+  StepMode current_mode = StepMode::kGpuOnly;
+  bool offload_pays = true;  // the guard's verdict
+  Corrections corrections;
+};
+
+}  // namespace tandem::gpu_worker
