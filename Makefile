@@ -26,6 +26,7 @@ build: deps ## release build; the programs land in build/bin
 	$(call build_preset,release)
 
 test: build ## build and run every test that needs no GPU
+	@scripts/get_demo_model.sh >/dev/null || echo "no demo model: the test of it will be skipped"
 	ctest --preset release --parallel $(JOBS) $(CTEST_FLAGS)
 
 e2e: build ## only the tests over the real three processes

@@ -14,7 +14,7 @@ LIBRARY_PACKAGES=(
   libboost-dev libboost-system-dev # HTTP
   libdnnl-dev # dense layers of the host device
   libhwloc-dev # NUMA placement
-  libpcre2-dev libsentencepiece-dev # tokenizers
+  libpcre2-dev libsentencepiece-dev libicu-dev # tokenizers
   nlohmann-json3-dev libyaml-cpp-dev libspdlog-dev prometheus-cpp-dev libcurl4-openssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )

@@ -33,8 +33,8 @@ SHARED_VALUES = {"gpu_worker/pipeline/step_mode.h", "gpu_worker/pipeline/step_io
 ROUTER = {
     "router_core": set(),
     "policy": {"router_core"},
-    "fleet": {"policy", "router_core", "upstream"},
-    "upstream": {"router_core"},
+    "fleet": {"policy", "router_core"},
+    "upstream": {"fleet", "policy", "router_core"},
     "frontend": {"fleet", "policy", "router_core", "upstream"},
 }
 
@@ -44,7 +44,6 @@ LIBRARIES = [
     (r"\w*intrin\.h$|arm_neon\.h$|cpuid\.h$", r"common/attention_kernels/isa|.*-inl\.h$", "intrinsics stay in common/attention_kernels/isa and -inl.h files"),
     (r"hwloc(?:/|\.h$)", r"common/topology/", "hwloc stays in common/topology"),
     (r"prometheus/", r"common/telemetry/", "use common/telemetry/metrics.h"),
-    (r"sys/mman\.h$", r"common/shm/", "mmap stays in common/shm"),
     (r"grpcpp/|grpc\+\+/|grpc/|google/protobuf/|tandem/v1/",
      r"common/rpc/|gpu_worker/service/|cpu_attention_worker/server/|router/upstream/|router/frontend/",
      "gRPC and protobuf stop at service, server, upstream, frontend and rpc"),
@@ -64,6 +63,7 @@ IMPURE_HEADERS = re.compile(r"(?:thread|mutex|shared_mutex|condition_variable|fu
                             r"common/shm/.*|common/telemetry/.*|common/rpc/.*)$")
 IMPURE_CALLS = r"\b(?:getenv|std::rand|::rand|random_device|fopen|NowUs|UnixUs|SystemClock)\s*\("
 CLOCKS = r"\b(?:steady_clock|system_clock|high_resolution_clock)::now\b|\bclock_gettime\s*\(|\bgettimeofday\s*\(|\babsl::Now\b|\bstd::time\s*\("
+MMAP = r"(?<![\w.>])(?:::)?(?:mmap|memfd_create|shm_open)\s*\("
 CLOCK_HOME = "common/base/clock.cc"
 
 
@@ -106,6 +106,8 @@ def check():
                 findings.append(Finding(path, line, message))
         if path != CLOCK_HOME:
             findings += [Finding(path, line, f"{match[0]}: the only clock is common/base/clock.h") for line, match in matches_in(path, CLOCKS)]
+        if not path.startswith("common/shm/"):
+            findings += [Finding(path, line, f"{match[0].strip()}): mmap stays in common/shm") for line, match in matches_in(path, MMAP)]
         if PURE.match(path):
             findings += [Finding(path, line, f"{match[0]}: this part is pure") for line, match in matches_in(path, IMPURE_CALLS)]
     return findings

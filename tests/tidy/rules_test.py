@@ -112,9 +112,9 @@ class Layering(unittest.TestCase):
         ("common/rpc/a.cc", "router/policy/b.h"), ("cli/serve/a.cc", "cpu_attention_worker/server/b.h"),
         ("gpu_worker/scheduler/a.cc", "gpu_worker/pipeline/pipeline_runner.h"), ("gpu_worker/scheduler/a.cc", "gpu_worker/device/stream.h"),
         ("gpu_worker/model/a.cc", "gpu_worker/pipeline/step_io.cc"), ("gpu_worker/ops/a.cc", "gpu_worker/model/b.h"),
-        ("router/policy/a.cc", "router/fleet/b.h"), ("gpu_worker/ops/matmul.cc", "cuda_runtime.h"), ("gpu_worker/ops/matmul.cc", "immintrin.h"),
+        ("router/policy/a.cc", "router/fleet/b.h"), ("router/fleet/a.cc", "router/upstream/b.h"), ("gpu_worker/ops/matmul.cc", "cuda_runtime.h"), ("gpu_worker/ops/matmul.cc", "immintrin.h"),
         ("cpu_attention_worker/threading/a.cc", "hwloc.h"), ("router/frontend/a.cc", "prometheus/counter.h"),
-        ("common/model_files/a.cc", "sys/mman.h"), ("gpu_worker/engine/a.h", "tandem/v1/inference.pb.h"), ("router/policy/a.h", "grpcpp/grpcpp.h"),
+        ("gpu_worker/engine/a.h", "tandem/v1/inference.pb.h"), ("router/policy/a.h", "grpcpp/grpcpp.h"),
         ("gpu_worker/scheduler/a.cc", "thread"), ("gpu_worker/kv/a.cc", "random"), ("gpu_worker/engine/engine_core.cc", "mutex"),
         ("common/kv_layout/a.cc", "common/base/log.h"), ("router/frontend/a.cc", "gtest/gtest.h"), ("router/frontend/a.cc", "spdlog/spdlog.h"),
     ]
@@ -122,7 +122,7 @@ class Layering(unittest.TestCase):
         ("cli/serve/a.cc", "gpu_worker/scheduler/scheduler.h"), ("gpu_worker/scheduler/a.cc", "gpu_worker/pipeline/step_mode.h"),
         ("gpu_worker/ops/matmul_cuda.cu", "cuda_runtime.h"), ("gpu_worker/device/cuda/stream.cc", "cuda.h"),
         ("common/attention_kernels/isa/avx512.cc", "immintrin.h"), ("common/attention_kernels/decode-inl.h", "immintrin.h"),
-        ("common/topology/a.cc", "hwloc.h"), ("common/shm/region.cc", "sys/mman.h"), ("router/upstream/a.cc", "grpcpp/grpcpp.h"),
+        ("common/topology/a.cc", "hwloc.h"), ("router/upstream/a.cc", "grpcpp/grpcpp.h"),
         ("gpu_worker/cost_model/profiler.cc", "chrono"), ("gpu_worker/engine/engine.cc", "thread"), ("gpu_worker/service/a.cc", "gpu_worker/ops/b.h"),
     ]
 
@@ -136,6 +136,7 @@ class Layering(unittest.TestCase):
         text = '// #include "a.h"\n#include <b.h>\n  #  include "c/d.h"\n'
         self.assertEqual(layering.includes("x.cc", text), [(2, "b.h"), (3, "c/d.h")])
         self.assertEqual(len(sources.matches_in("x.cc", layering.CLOCKS, "a = std::chrono::steady_clock::now();")), 1)
+        self.assertEqual(len(sources.matches_in("x.cc", layering.MMAP, "p = ::mmap(0); q = mmap (1); r = MapFile(x); s.mmap(1);")), 2)
 
 
 class Words(unittest.TestCase):
