@@ -61,6 +61,9 @@ class Tokenizer {
   // True where the space in front of the first token is no part of a text that starts afresh
   // (sentencepiece's dummy prefix). Generated text follows a prompt and keeps it.
   bool DropsFirstSpace() const { return drops_first_space_; }
+  // With DropsFirstSpace: whether a text still starts after the control tokens in front of it
+  // (sentencepiece), or these are its start (tokenizers).
+  bool StartsAfterControl() const { return starts_after_control_; }
   // One more than the highest id; ids without a token in between have empty texts.
   int32_t vocab_size() const { return static_cast<int32_t>(tokens_.size()); }
   std::optional<int32_t> bos_id() const { return bos_id_; }
@@ -84,6 +87,7 @@ class Tokenizer {
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   bool drops_first_space_ = false;
+  bool starts_after_control_ = false;
 
  private:
   std::vector<int32_t> ids_by_text_;

@@ -22,6 +22,18 @@ class Utf8Stream {
   std::string held_;  // at most 3 bytes, the start of a valid character
 };
 
+// Knows whether the next token is the first that adds text, and so may lose its space.
+class TextStart {
+ public:
+  explicit TextStart(bool at_start) : at_start_(at_start) {}
+
+  // The bytes that token `id` adds; the view lives as long as `tokenizer`.
+  std::string_view BytesOf(const tokenizer::Tokenizer& tokenizer, int32_t id, bool skip_special);
+
+ private:
+  bool at_start_;
+};
+
 struct DetokenizerOptions {
   bool skip_special = true;  // control tokens add no text
   // The ids follow a prompt, so that a first space is kept. False: they are a text of their own.
@@ -40,7 +52,7 @@ class IncrementalDetokenizer {
  private:
   const tokenizer::Tokenizer* tokenizer_;
   DetokenizerOptions options_;
-  bool at_start_;
+  TextStart start_;
   Utf8Stream stream_;
 };
 

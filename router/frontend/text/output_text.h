@@ -46,13 +46,13 @@ class OutputText {
   int64_t tokens_used() const { return tokens_used_; }
 
  private:
-  Emission Send(std::string_view text);
+  Emission Send(std::string_view bytes);
 
   const tokenizer::Tokenizer* tokenizer_;
   bool skip_special_;
-  bool at_start_;
   int64_t min_tokens_;
   int64_t tokens_used_ = 0;
+  TextStart start_;
   Utf8Stream stream_;
   StopMatcher matcher_;
 };
