@@ -53,9 +53,9 @@ void DecodeAttention(OpContext& context, const AttentionArgs& args, std::span<co
       [&context, args, runs] { return host::DecodeAttention(context, args, runs); });
 }
 
-void CopyKv(OpContext& context, const CopyKvArgs& args) {
+void CopyKv(device::Stream& stream, const CopyKvArgs& args) {
   if (args.count > 0) {
-    context.stream().Launch([args] { return host::CopyKv(args); });
+    stream.Launch([args] { return host::CopyKv(args); });
   }
 }
 

@@ -63,7 +63,9 @@ struct CopyKvArgs {
   std::span<const int32_t> to_table;
   int64_t first = 0;
   int64_t count = 0;
+  // Shares the copy out over the compute stream's threads; only for work of that stream.
+  bool use_team = true;
 };
-void CopyKv(OpContext& context, const CopyKvArgs& args);
+void CopyKv(device::Stream& stream, const CopyKvArgs& args);
 
 }  // namespace tandem::gpu_worker::ops

@@ -38,7 +38,7 @@ absl::Status CopyKv(const CopyKvArgs& args) {
   const int64_t end = args.first + args.count;
   const int64_t first_part = args.first / kCopyTokens;
   const int64_t last_part = (end + kCopyTokens - 1) / kCopyTokens;
-#pragma omp parallel for schedule(static) if (args.count > kCopyTokens)
+#pragma omp parallel for schedule(static) if (args.use_team && args.count > kCopyTokens)
   for (int64_t part = first_part; part < last_part; ++part) {
     const int64_t from = std::max(args.first, part * kCopyTokens);
     const int64_t to = std::min(end, (part + 1) * kCopyTokens);

@@ -29,6 +29,12 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(OpContext& context, Lin
   return packed;
 }
 
+void ConvertTable(OpContext& context, ConvertTableArgs args) {
+  TANDEM_CHECK(args.read && args.out != nullptr);
+  context.stream().Launch(
+      [&context, args = std::move(args)] { return host::ConvertTable(context, args); });
+}
+
 int64_t LinearRows(int64_t rows) { return host::RowBucket(rows); }
 
 void Linear(OpContext& context, const LinearArgs& args) {

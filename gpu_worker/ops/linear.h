@@ -35,6 +35,15 @@ struct LinearSource {
 // Allocates at once and queues the packing; `read` must work until the stream is past it.
 absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(OpContext& context, LinearSource source);
 
+// Rows in the compute dtype, in their own order: out [rows, cols]. Queued like PackLinear.
+struct ConvertTableArgs {
+  RowReader read;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::byte* out = nullptr;
+};
+void ConvertTable(OpContext& context, ConvertTableArgs args);
+
 // Linear works on whole buckets of rows: `in` and `out` have room for LinearRows(rows) rows, and
 // what `out` holds past `rows` is lost.
 int64_t LinearRows(int64_t rows);

@@ -56,6 +56,27 @@ absl::Status PackLinear(OpContext& /*context*/, const LinearSource& source, Pack
   return absl::OkStatus();
 }
 
+absl::Status ConvertTable(OpContext& context, const ConvertTableArgs& args) {
+  const Kernels& kernels = context.workspace().kernels();
+  const bool wide = context.compute_dtype() == DType::kFloat32;
+#pragma omp parallel
+  {
+    std::vector<float> rows(static_cast<size_t>(kPanelRows * args.cols));
+#pragma omp for schedule(dynamic)
+    for (int64_t first = 0; first < args.rows; first += kPanelRows) {
+      const int64_t count = std::min(kPanelRows, args.rows - first);
+      if (wide) {
+        args.read(first, count, reinterpret_cast<float*>(args.out) + first * args.cols);
+      } else {
+        args.read(first, count, rows.data());
+        kernels.float_to_bf16(rows.data(), count * args.cols,
+                              reinterpret_cast<uint16_t*>(args.out) + first * args.cols);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Linear(OpContext& context, const LinearArgs& args) {
   MatmulCall call;
   call.format = &args.weights->format;

@@ -54,8 +54,8 @@ enum class WorkKind {
   kPrefillGpu,  // rows attend to and are stored in device blocks
   kPrefillCpu,  // KV ends in CPU blocks: each layer goes through a staging area on the device
                 // (earlier tokens of the layer are copied in, new ones copied out)
-  kDecodeGpu,  // one row
-  kDecodeCpu,  // one row; attention by the CPU attention worker
+  kDecodeGpu,   // one row
+  kDecodeCpu,   // one row; attention by the CPU attention worker
 };
 
 // The rows of one sequence in one step.

@@ -1,0 +1,186 @@
+#include "gpu_worker/model/weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/ops/rows.h"
+
+namespace tandem::gpu_worker::model {
+namespace {
+
+using model_files::ModelFiles;
+using model_files::WeightRole;
+using model_files::WeightView;
+
+// Reading a model from a cold disk may take long; nothing else waits for it.
+constexpr int64_t kLoadTimeoutUs = int64_t{3600} * 1'000'000;
+
+struct Part {
+  WeightRole role;
+  const char* name;
+  int64_t rows;
+};
+
+// Finds and checks the weights of one layer (or those outside of the layers).
+class Reader {
+ public:
+  Reader(const ModelFiles& files, int32_t layer) : files_(files), layer_(layer) {}
+
+  absl::StatusOr<WeightView> Matrix(const Part& part, int64_t cols) const {
+    const std::optional<WeightView> view = files_.Find(part.role, layer_);
+    if (!view.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(files_.name(), ": layer ", layer_, " has no ", part.name));
+    }
+    if (view->rows != part.rows || view->cols != cols) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          files_.name(), ": layer ", layer_, ": ", part.name, " is [", view->rows, ", ", view->cols,
+          "]; the model's shape asks for [", part.rows, ", ", cols, "]"));
+    }
+    return *view;
+  }
+
+  absl::Status Vector(const Part& part, std::vector<float>* out) const {
+    TANDEM_ASSIGN_OR_RETURN(const WeightView view, Matrix({part.role, part.name, 1}, part.rows));
+    const size_t first = out->size();
+    out->resize(first + static_cast<size_t>(part.rows));
+    model_files::ReadRows(view, 0, 1, out->data() + first);
+    return absl::OkStatus();
+  }
+
+ private:
+  const ModelFiles& files_;
+  int32_t layer_;
+};
+
+// Rows of several matrices, one below the other.
+ops::RowReader Stacked(std::vector<WeightView> views) {
+  return [views = std::move(views)](int64_t first, int64_t count, float* out) {
+    for (const WeightView& view : views) {
+      const int64_t here = std::min(count, view.rows - first);
+      if (here > 0) {
+        model_files::ReadRows(view, first, here, out);
+        out += here * view.cols;
+        count -= here;
+        first += here;
+      }
+      first -= view.rows;
+      if (count == 0) {
+        return;
+      }
+    }
+  };
+}
+
+class Loader {
+ public:
+  Loader(ops::OpContext& context, const ModelFiles& files)
+      : context_(context), files_(files), shape_(files.shape()) {}
+
+  absl::StatusOr<Weights> Load() {
+    const absl::Status queued = QueueAll();
+    // Packing that is queued reads the files: wait for it on errors too.
+    const absl::Status packed = context_.stream().Synchronize(kLoadTimeoutUs);
+    TANDEM_RETURN_IF_ERROR(queued);
+    TANDEM_RETURN_IF_ERROR(packed);
+    return std::move(weights_);
+  }
+
+ private:
+  absl::Status QueueAll() {
+    for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+      TANDEM_RETURN_IF_ERROR(QueueLayer(layer));
+    }
+    const Reader reader(files_, 0);
+    TANDEM_RETURN_IF_ERROR(reader.Vector(
+        {WeightRole::kOutputNorm, "output norm", shape_.hidden_size}, &weights_.output_norm));
+    TANDEM_RETURN_IF_ERROR(Pack(reader, {{WeightRole::kOutput, "output", shape_.vocab_size}},
+                                shape_.hidden_size, {}, &weights_.output));
+    return shape_.tied_embeddings ? absl::OkStatus() : QueueEmbedding(reader);
+  }
+
+  absl::Status QueueLayer(int32_t layer) {
+    const Reader reader(files_, layer);
+    LayerWeights& to = weights_.layers.emplace_back();
+    const int64_t hidden = shape_.hidden_size;
+    TANDEM_RETURN_IF_ERROR(
+        reader.Vector({WeightRole::kAttentionNorm, "attention norm", hidden}, &to.attention_norm));
+    TANDEM_RETURN_IF_ERROR(reader.Vector({WeightRole::kMlpNorm, "MLP norm", hidden}, &to.mlp_norm));
+    std::vector<float> bias;
+    if (shape_.qkv_bias) {
+      for (const Part& part : {Part{WeightRole::kQBias, "q bias", shape_.q_size()},
+                               Part{WeightRole::kKBias, "k bias", shape_.kv_size()},
+                               Part{WeightRole::kVBias, "v bias", shape_.kv_size()}}) {
+        TANDEM_RETURN_IF_ERROR(reader.Vector(part, &bias));
+      }
+    }
+    if (shape_.qk_norm) {
+      TANDEM_RETURN_IF_ERROR(
+          reader.Vector({WeightRole::kQNorm, "q norm", shape_.head_dim}, &to.q_norm));
+      TANDEM_RETURN_IF_ERROR(
+          reader.Vector({WeightRole::kKNorm, "k norm", shape_.head_dim}, &to.k_norm));
+    }
+    TANDEM_RETURN_IF_ERROR(Pack(reader,
+                                {{WeightRole::kQ, "q", shape_.q_size()},
+                                 {WeightRole::kK, "k", shape_.kv_size()},
+                                 {WeightRole::kV, "v", shape_.kv_size()}},
+                                hidden, std::move(bias), &to.qkv));
+    TANDEM_RETURN_IF_ERROR(Pack(reader,
+                                {{WeightRole::kAttentionOutput, "attention output", hidden}},
+                                shape_.q_size(), {}, &to.attention_output));
+    TANDEM_RETURN_IF_ERROR(Pack(reader,
+                                {{WeightRole::kGate, "gate", shape_.intermediate_size},
+                                 {WeightRole::kUp, "up", shape_.intermediate_size}},
+                                hidden, {}, &to.gate_up));
+    return Pack(reader, {{WeightRole::kDown, "down", hidden}}, shape_.intermediate_size, {},
+                &to.down);
+  }
+
+  absl::Status Pack(const Reader& reader, const std::vector<Part>& parts, int64_t cols,
+                    std::vector<float> bias, std::unique_ptr<ops::PackedLinear>* out) {
+    ops::LinearSource source;
+    std::vector<WeightView> views;
+    for (const Part& part : parts) {
+      TANDEM_ASSIGN_OR_RETURN(const WeightView view, reader.Matrix(part, cols));
+      views.push_back(view);
+      source.out_features += part.rows;
+    }
+    source.in_features = cols;
+    source.bias = std::move(bias);
+    source.what = "the model's weights";
+    source.read = Stacked(std::move(views));
+    weights_.flops_per_token += 2.0 * static_cast<double>(source.out_features * cols);
+    TANDEM_ASSIGN_OR_RETURN(*out, ops::PackLinear(context_, std::move(source)));
+    weights_.matrix_bytes += (*out)->weights->bytes();
+    return absl::OkStatus();
+  }
+
+  absl::Status QueueEmbedding(const Reader& reader) {
+    TANDEM_ASSIGN_OR_RETURN(
+        const WeightView view,
+        reader.Matrix({WeightRole::kTokenEmbedding, "token embedding", shape_.vocab_size},
+                      shape_.hidden_size));
+    const size_t bytes = static_cast<size_t>(view.rows) * static_cast<size_t>(view.cols) *
+                         static_cast<size_t>(DTypeBytes(context_.compute_dtype()));
+    TANDEM_ASSIGN_OR_RETURN(weights_.embedding,
+                            context_.device().Allocate(bytes, "the token embedding"));
+    ops::ConvertTable(context_,
+                      {Stacked({view}), view.rows, view.cols, weights_.embedding->data()});
+    return absl::OkStatus();
+  }
+
+  ops::OpContext& context_;
+  const ModelFiles& files_;
+  const ModelShape& shape_;
+  Weights weights_;
+};
+
+}  // namespace
+
+absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const ModelFiles& files) {
+  return Loader(context, files).Load();
+}
+
+}  // namespace tandem::gpu_worker::model

@@ -1,0 +1,183 @@
+#include "gpu_worker/pipeline/pipeline_runner.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "gpu_worker/device/host/host_device.h"
+#include "gpu_worker/pipeline/measure_rates.h"
+#include "gpu_worker/pipeline/pipeline_parts.h"
+#include "gpu_worker/pipeline/stage_runner.h"
+#include "gpu_worker/pipeline/step_layout.h"
+
+namespace tandem::gpu_worker {
+namespace {
+
+// Every wait inside a step is bounded, so this only ends a step that computes for ever.
+constexpr int64_t kStepTimeoutUs = int64_t{3600} * 1'000'000;
+constexpr int64_t kAbortTimeoutUs = 2'000'000;
+
+class HostPipelineRunner : public PipelineRunner {
+ public:
+  explicit HostPipelineRunner(PipelineParts parts, const PipelineOptions& options)
+      : parts_(std::move(parts)) {
+    limits_.num_gpu_blocks = parts_.sizes.num_gpu_blocks;
+    limits_.gpu_block_tokens = options.block_tokens;
+    limits_.num_cpu_blocks = parts_.sizes.num_cpu_blocks;
+    limits_.cpu_block_tokens = kv::kCpuBlockTokens;
+    if (parts_.exchange != nullptr) {
+      const exchange::Geometry& geometry = parts_.exchange->header().geometry;
+      limits_.max_cpu_rows_per_slot = static_cast<int32_t>(geometry.max_rows);
+      limits_.max_cpu_table_entries_per_slot = static_cast<int64_t>(geometry.max_table_entries);
+    }
+    limits_.max_batched_tokens = options.max_num_batched_tokens;
+    limits_.vocab_size = parts_.decoder->shape().vocab_size;
+  }
+
+  const RunnerLimits& limits() const override { return limits_; }
+  MeasuredRates MeasureRates() override { return MeasurePipeline(parts_); }
+  exchange::DeviceSide* exchange() override { return parts_.exchange.get(); }
+
+  void SetCpuWorkerUp(bool up) override {
+    cpu_worker_up_.store(up);
+    if (!up && parts_.exchange != nullptr) {
+      parts_.exchange->Release();
+    }
+  }
+
+  absl::StatusOr<StepOutput> Run(const StepInput& input) override {
+    const int64_t start_us = base::SystemClock().NowUs();
+    TANDEM_ASSIGN_OR_RETURN(const StepLayout layout, BuildStepLayout(input, LayoutLimitsNow()));
+    if (layout.program.has_cpu_rows[0] || layout.program.has_cpu_rows[1]) {
+      if (!cpu_worker_up_.load()) {
+        return absl::UnavailableError("no CPU attention worker is attached");
+      }
+    }
+    parts_.decoder->PreparePositions(layout.max_position);
+    StageRunner runner(parts_, input, layout);
+    const absl::Status launched = runner.Launch();
+    // Idle before anything is given back: queued work points into this step.
+    absl::Status ran = Synchronize();
+    ran.Update(launched);
+    if (!ran.ok()) {
+      return Abort(input.epoch, runner.began(), ran);
+    }
+    StepOutput output = runner.TakeOutput();
+    output.timings.total_us = static_cast<double>(base::SystemClock().NowUs() - start_us);
+    return output;
+  }
+
+ private:
+  LayoutLimits LayoutLimitsNow() const {
+    LayoutLimits limits;
+    limits.num_layers = parts_.decoder->shape().num_layers;
+    limits.max_rows = limits_.max_batched_tokens;
+    limits.max_positions = parts_.sizes.max_model_len;
+    limits.vocab_size = limits_.vocab_size;
+    limits.max_cpu_rows = limits_.max_cpu_rows_per_slot;
+    limits.num_gpu_blocks = limits_.num_gpu_blocks;
+    limits.gpu_block_tokens = limits_.gpu_block_tokens;
+    limits.num_cpu_blocks = limits_.num_cpu_blocks;
+    limits.cpu_block_tokens = limits_.cpu_block_tokens;
+    limits.staging_table = parts_.staging_table;
+    return limits;
+  }
+
+  absl::Status Synchronize() {
+    absl::Status status = parts_.compute->Synchronize(kStepTimeoutUs);
+    if (parts_.transfer != nullptr) {
+      status.Update(parts_.transfer->Synchronize(kStepTimeoutUs));
+    }
+    return status;
+  }
+
+  // The CPU side leaves the step, too, before its blocks may be used for anything else.
+  absl::Status Abort(uint64_t epoch, bool began, const absl::Status& cause) {
+    if (began && cpu_worker_up_.load()) {
+      const absl::Status left = parts_.exchange->AbortStep(epoch, kAbortTimeoutUs);
+      if (!left.ok()) {
+        base::LogWarning("the CPU attention worker did not acknowledge an abort",
+                         {{"epoch", epoch}, {"error", left.ToString()}});
+      }
+    }
+    const bool lost = absl::IsUnavailable(cause) || absl::IsDeadlineExceeded(cause);
+    return lost ? absl::UnavailableError(cause.message())
+                : absl::InternalError(absl::StrCat("step ", epoch, ": ", cause.ToString()));
+  }
+
+  PipelineParts parts_;
+  RunnerLimits limits_;
+  std::atomic<bool> cpu_worker_up_{false};
+};
+
+absl::StatusOr<PipelineParts> MakeParts(const PipelineOptions& options,
+                                        const model_files::ModelFiles& files) {
+  PipelineParts parts;
+  parts.device = device::CreateHostDevice({options.matmul_threads});
+  parts.compute = parts.device->CreateComputeStream();
+  if (parts.device->has_copy_engine()) {
+    parts.transfer = parts.device->CreateTransferStream();
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      parts.context,
+      ops::OpContext::Create(parts.device.get(), parts.compute.get(), options.compute_dtype));
+  // Options that cannot work are refused before the weights are read.
+  TANDEM_RETURN_IF_ERROR(ComputePoolSizes(options, files.shape(), parts.device->memory()).status());
+  model::DecoderLimits limits;
+  limits.max_rows = options.max_num_batched_tokens;
+  limits.max_positions =
+      options.max_model_len > 0 ? options.max_model_len : files.shape().max_position;
+  TANDEM_ASSIGN_OR_RETURN(parts.decoder, model::Decoder::Load(parts.context.get(), files, limits));
+  TANDEM_ASSIGN_OR_RETURN(parts.sizes,
+                          ComputePoolSizes(options, files.shape(), parts.device->memory()));
+  parts.cpu_wait_timeout_us = options.cpu_wait_timeout_us;
+  parts.attention_scale = 1.0f / std::sqrt(static_cast<float>(files.shape().head_dim));
+  return parts;
+}
+
+absl::Status AllocatePools(const PipelineOptions& options, const ModelShape& shape,
+                           PipelineParts& parts) {
+  TANDEM_ASSIGN_OR_RETURN(parts.gpu_pool,
+                          parts.device->Allocate(static_cast<size_t>(parts.sizes.num_gpu_blocks) *
+                                                     parts.sizes.gpu.block_bytes(),
+                                                 "the device KV pool"));
+  if (parts.sizes.num_cpu_blocks == 0) {
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      parts.exchange, exchange::DeviceSide::Create(ExchangeGeometry(options, shape, parts.sizes)));
+  parts.staging_geometry = parts.sizes.gpu;
+  parts.staging_geometry.num_layers = 1;
+  parts.staging_table.resize(static_cast<size_t>(parts.sizes.staging_blocks));
+  std::iota(parts.staging_table.begin(), parts.staging_table.end(), 0);
+  TANDEM_ASSIGN_OR_RETURN(
+      parts.staging,
+      parts.device->Allocate(parts.staging_table.size() * parts.staging_geometry.block_bytes(),
+                             "the staging area of CPU prefills"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PipelineRunner>> PipelineRunner::Create(
+    const PipelineOptions& options, const model_files::ModelFiles& files) {
+  if (options.device != "host") {
+    return absl::UnimplementedError(
+        absl::StrCat("--device ", options.device, " is not available; allowed: host"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(PipelineParts parts, MakeParts(options, files));
+  TANDEM_RETURN_IF_ERROR(AllocatePools(options, files.shape(), parts));
+  return std::make_unique<HostPipelineRunner>(std::move(parts), options);
+}
+
+DType DefaultComputeDType(const std::string& device) {
+  return device != "host" || ops::HostHasFastBFloat16() ? DType::kBFloat16 : DType::kFloat32;
+}
+
+}  // namespace tandem::gpu_worker

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::gpu_worker {
+
+// A case of tests/data/goldens/<model>/goldens.json: what an independent float32 implementation
+// answers.
+struct GoldenCase {
+  std::string name;
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> tokens;
+  std::vector<double> logprobs;               // of tokens
+  std::vector<double> margins;                // between the two best logits of each step
+  std::vector<std::vector<int32_t>> top_ids;  // five per step
+  std::vector<std::vector<double>> top_logprobs;
+  std::vector<double> prompt_logprobs;  // of prompt tokens 1.., where the case has them
+};
+
+std::string GoldenFolder(const std::string& model);
+std::vector<GoldenCase> LoadGoldenCases(const std::string& model);
+
+}  // namespace tandem::gpu_worker
