@@ -79,13 +79,11 @@ void MergeSegments(const float* const* parts, const float* log_sum_exps, int32_t
   for (int32_t i = 0; i < count; ++i) {
     total += std::exp(log_sum_exps[i] - top);
   }
-  // Into locals first: `out` may be one of the parts.
-  for (int32_t d = 0; d < head_dim; ++d) {
-    float sum = 0.0f;
-    for (int32_t i = 0; i < count; ++i) {
-      sum += std::exp(log_sum_exps[i] - top) / total * parts[i][d];
+  for (int32_t i = 0; i < count; ++i) {
+    const float weight = std::exp(log_sum_exps[i] - top) / total;
+    for (int32_t d = 0; d < head_dim; ++d) {
+      out[d] = i == 0 ? weight * parts[i][d] : out[d] + weight * parts[i][d];
     }
-    out[d] = sum;
   }
 }
 

@@ -129,6 +129,15 @@ absl::StatusOr<OwnedFd> ConnectUnix(const std::string& path) {
   return fd;
 }
 
+absl::StatusOr<PeerCredentials> PeerCredentialsOf(int socket_fd) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return Errno("credentials of the descriptor socket's peer");
+  }
+  return PeerCredentials{credentials.pid, credentials.uid};
+}
+
 bool PeerClosed(int socket_fd) {
   pollfd entry{socket_fd, POLLIN | POLLRDHUP, 0};
   if (poll(&entry, 1, 0) <= 0) {

@@ -32,6 +32,13 @@ absl::StatusOr<OwnedFd> ListenUnix(const std::string& path);
 absl::StatusOr<OwnedFd> AcceptUnix(int listen_fd, int64_t timeout_us);
 // Unavailable: nobody listens.
 absl::StatusOr<OwnedFd> ConnectUnix(const std::string& path);
+// The process that listens (of a connecting socket) or connected (of an accepted one), as the
+// kernel knows it.
+struct PeerCredentials {
+  int pid = 0;
+  unsigned uid = 0;
+};
+absl::StatusOr<PeerCredentials> PeerCredentialsOf(int socket_fd);
 // Whether the peer of a connected socket closed it or died; does not wait.
 bool PeerClosed(int socket_fd);
 

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/topology/placement.h"
+
+namespace tandem::topology {
+
+// A machine's topology as hwloc sees it. Thread-safe after loading. hwloc is used here only.
+class Topology {
+ public:
+  // This machine, restricted to the CPUs of the process's affinity mask (containers).
+  static absl::StatusOr<std::unique_ptr<Topology>> Load();
+  // A made-up machine in hwloc's notation, e.g. "numa:2 core:4 pu:2"; for tests.
+  static absl::StatusOr<std::unique_ptr<Topology>> LoadSynthetic(const std::string& description);
+  virtual ~Topology() = default;
+
+  virtual const Snapshot& snapshot() const = 0;
+  // Binds the pages of [data, data + bytes) to a node's memory, also those not touched yet. Fails
+  // where a container profile forbids it; that costs speed, not correctness.
+  virtual absl::Status BindMemory(void* data, size_t bytes, int numa_node) const = 0;
+};
+
+// Pins the calling thread to one CPU.
+absl::Status PinThisThread(int cpu);
+
+}  // namespace tandem::topology

@@ -1,0 +1,91 @@
+#include "cpu_attention_worker/threading/thread_team.h"
+
+#include <pthread.h>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/topology/topology.h"
+
+namespace tandem::cpu_attention_worker {
+namespace {
+
+constexpr int64_t kForeverUs = INT64_MAX / 2;
+// Idle members look up this often; only a lost wake would make them need to.
+constexpr int64_t kIdleParkUs = 500'000;
+
+void Pin(int cpu) {
+  if (cpu < 0) {
+    return;
+  }
+  if (absl::Status status = topology::PinThisThread(cpu); !status.ok()) {
+    base::LogWarning("attention thread stays unpinned",
+                     {{"cpu", cpu}, {"error", std::string(status.message())}});
+  }
+}
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(const std::vector<int>& cpus) : cpus_(cpus) {
+  for (int member = 1; member < size(); ++member) {
+    threads_.emplace_back([this, member] { MemberLoop(member); });
+  }
+}
+
+ThreadTeam::~ThreadTeam() {
+  stop_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  exchange::FutexWakeAll(generation_);
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+void ThreadTeam::PinCaller() const { Pin(cpus_[0]); }
+
+void ThreadTeam::SetPolicy(const exchange::WaitPolicy& policy) {
+  shared_cores_.store(policy.spins == 0);
+}
+
+exchange::WaitPolicy ThreadTeam::Policy() const {
+  return shared_cores_.load(std::memory_order_relaxed) ? exchange::WaitPolicy::SharedCores()
+                                                       : exchange::WaitPolicy::OwnCores();
+}
+
+void ThreadTeam::Run(const std::function<void(int)>& job) {
+  if (threads_.empty()) {
+    job(0);
+    return;
+  }
+  job_ = &job;
+  running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  exchange::FutexWakeAll(generation_);
+  job(0);
+  exchange::WaitUntil(
+      running_, [this] { return running_.load(std::memory_order_acquire) == 0; }, kForeverUs,
+      Policy());
+}
+
+void ThreadTeam::MemberLoop(int member) {
+  pthread_setname_np(pthread_self(), "attend");
+  Pin(cpus_[static_cast<size_t>(member)]);
+  uint32_t seen = 0;
+  while (true) {
+    exchange::WaitPolicy policy = Policy();
+    policy.park_us = kIdleParkUs;
+    exchange::WaitUntil(
+        generation_, [this, seen] { return generation_.load(std::memory_order_acquire) != seen; },
+        kForeverUs, policy);
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_.load(std::memory_order_relaxed)) {
+      return;
+    }
+    (*job_)(member);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      exchange::FutexWakeAll(running_);
+    }
+  }
+}
+
+}  // namespace tandem::cpu_attention_worker
