@@ -13,7 +13,7 @@ namespace tandem::gpu_worker {
 // same flags and hands them on.
 struct WorkerFlags {
   std::string model;
-  std::string listen = "127.0.0.1:9300";
+  std::string listen = "127.0.0.1:9400";
   std::vector<std::string> cpu_attention_sockets;
   std::string device = "auto";
   std::string dtype = "auto";
