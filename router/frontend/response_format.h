@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "router/fleet/model_info.h"
+#include "router/frontend/generation_request.h"
+
+namespace tandem::router {
+
+// What all chunks of a response share.
+struct ResponseHead {
+  Endpoint endpoint = Endpoint::kCompletions;
+  bool stream = false;
+  std::string id;
+  int64_t created_unix_s = 0;
+  std::string model;
+  std::string system_fingerprint;
+};
+
+struct UsageCounts {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+// One choice of a whole answer, or what a chunk of a stream adds to it. Members named _json hold
+// finished JSON; empty means null, or no such member where that is the custom.
+struct ChoicePart {
+  int index = 0;
+  std::string_view text;
+  std::string logprobs_json;
+  std::string_view finish_reason;  // empty: null
+  std::string_view stop_reason_json;
+  std::string prompt_logprobs_json;                          // completions only
+  std::optional<std::span<const int32_t>> token_ids;         // with return_token_ids
+  std::optional<std::span<const int32_t>> prompt_token_ids;  // completions only
+};
+
+// `{"id":...,"choices":[`: how every body or chunk begins.
+std::string ResponsePrefix(const ResponseHead& head);
+void AppendChoice(const ResponseHead& head, const ChoicePart& part, std::string* out);
+// The first chunk of a chat stream: role and empty content.
+void AppendRoleChoice(int index, std::string* out);
+void AppendUsage(const UsageCounts& usage, std::string* out);
+void AppendIds(std::span<const int32_t> ids, std::string* out);
+
+// One entry of /v1/models.
+void AppendModel(const ModelInfo& model, std::string_view name, std::string* out);
+
+}  // namespace tandem::router

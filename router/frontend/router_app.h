@@ -1,0 +1,99 @@
+#pragma once
+
+#include <atomic>
+#include <boost/asio/thread_pool.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "common/telemetry/metrics.h"
+#include "router/frontend/generation.h"
+#include "router/frontend/http/http_types.h"
+#include "router/frontend/router_metrics.h"
+
+namespace tandem::router {
+
+// The router's HTTP API: paths, keys, request ids, limits on what runs, and the answers that need
+// no worker. Thread-safe as HttpHandler wants it.
+class RouterApp : public HttpHandler {
+ public:
+  struct Options {
+    std::string api_key;  // empty: none is asked for
+    int64_t max_concurrent_requests = 4096;
+    // Bodies from this size on are read and tokenized on a thread of their own, so that they hold
+    // up nobody's stream.
+    size_t large_body_bytes = 16u << 10;
+    int large_body_threads = 1;
+    int64_t max_waiting_large_bodies = 256;
+  };
+
+  // `registry` and what `context` points to outlive the app; see set_healthy for the rest.
+  RouterApp(Options options, GenerationContext context, telemetry::Registry* registry);
+  ~RouterApp() override;
+
+  // What /health asks. Set before the server starts.
+  void set_healthy(std::function<bool()> healthy) { healthy_ = std::move(healthy); }
+
+  ApiResult CheckHead(const HttpRequest& head) override;
+  void OnRequest(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
+  void OnRefused(const HttpRequest& head, ApiError error,
+                 std::shared_ptr<Exchange> exchange) override;
+  bool draining() const override { return draining_.load(std::memory_order_relaxed); }
+
+  // /ready is 503 from now on, and so are new generations.
+  void BeginDrain() { draining_ = true; }
+  bool ready() const { return !draining() && context_.fleet->AnyReady(); }
+  int64_t running() const { return running_.load(std::memory_order_relaxed); }
+
+ private:
+  // One request on its way through the app.
+  struct Call {
+    Route route = Route::kOther;
+    std::string request_id;
+    std::string path;
+    std::string body;
+    int64_t started_us = 0;
+    std::shared_ptr<Exchange> exchange;
+  };
+  // What a body became: the request and its tokens, or an error.
+  struct Prepared {
+    GenerationRequest request;
+    std::shared_ptr<const ModelInfo> model;
+    std::vector<TokenizedPrompt> prompts;
+    std::string text;  // of /detokenize
+    ApiResult error;
+  };
+
+  std::string RequestId(const std::string& wanted);
+  void Answer(const Call& call, HttpResponse response);
+  void AnswerError(const Call& call, const ApiError& error);
+  void AnswerGet(const Call& call);
+  void AnswerModels(const Call& call);
+  void HandlePost(std::shared_ptr<Call> call);
+  // Reads the body and tokenizes; on any thread.
+  void Prepare(const Call& call, Prepared* out);
+  ApiResult FindModel(const GenerationRequest& request, std::shared_ptr<const ModelInfo>* model);
+  void Run(const std::shared_ptr<Call>& call, Prepared prepared);
+  void Generate(const std::shared_ptr<Call>& call, Prepared prepared);
+  void AnswerTokenize(const Call& call, const Prepared& prepared);
+  void WarnUnknown(std::string_view field, const std::string& request_id);
+
+  const Options options_;
+  const GenerationContext context_;
+  telemetry::Registry* const registry_;
+  std::function<bool()> healthy_;
+  std::atomic<bool> draining_ = false;
+  std::atomic<int64_t> running_ = 0;       // generations
+  std::atomic<int64_t> large_bodies_ = 0;  // queued or being read
+  std::atomic<uint64_t> next_id_ = 0;
+  uint64_t id_salt_ = 0;
+  std::mutex warned_mutex_;
+  std::set<std::string, std::less<>> warned_fields_;
+  boost::asio::thread_pool large_body_pool_;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,110 @@
+#include "router/frontend/router_server.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/rpc/server.h"
+#include "common/telemetry/metrics.h"
+#include "router/frontend/http/http_server.h"
+#include "router/frontend/model_text.h"
+#include "router/frontend/router_app.h"
+#include "router/policy/round_robin.h"
+
+namespace tandem::router {
+namespace {
+
+// Members are destroyed from the last to the first: what is used comes before what uses it.
+class Router : public RouterServer {
+ public:
+  Router(const RouterOptions& options, const base::Clock* clock)
+      : registry_(telemetry::Registry::Create()),
+        fleet_(options.workers, MakeRoundRobin(), options.max_pending_resumes),
+        metrics_(registry_.get(), &fleet_),
+        texts_(&BuildModelText) {
+    fleet_.set_on_model([this](const ModelInfo& model) {
+      for (const std::string& name : model.served_names) {
+        metrics_.ForModel(name);
+      }
+    });
+    fleet_.set_on_suspect([this](int worker) { workers_[worker]->Recheck(); });
+    GenerationContext context;
+    for (int i = 0; i < fleet_.size(); ++i) {
+      workers_.push_back(std::make_unique<WorkerClient>(i, &fleet_, &texts_));
+      context.workers.push_back(workers_.back().get());
+    }
+    for (int i = 0; i < options.num_threads; ++i) {
+      loops_.push_back(std::make_unique<CompletionLoop>());
+      context.loops.push_back(loops_.back().get());
+    }
+    context.fleet = &fleet_;
+    context.metrics = &metrics_;
+    context.clock = clock;
+    context.recovery.resume_timeout_us = options.resume_timeout_us;
+    context.request_timeout_us = options.request_timeout_us;
+    RouterApp::Options app_options;
+    app_options.api_key = options.api_key;
+    app_options.max_concurrent_requests = options.max_concurrent_requests;
+    app_ = std::make_unique<RouterApp>(std::move(app_options), std::move(context), registry_.get());
+  }
+  ~Router() override { Stop(); }
+
+  absl::Status Open(const RouterOptions& options, const base::Clock* clock) {
+    app_->set_healthy([this] { return !server_ || server_->making_progress(); });
+    HttpServer::Options http;
+    http.address = options.listen;
+    http.num_threads = options.num_threads;
+    http.limits = options.http;
+    TANDEM_ASSIGN_OR_RETURN(server_, HttpServer::Start(http, app_.get(), clock));
+    TANDEM_ASSIGN_OR_RETURN(
+        metrics_server_,
+        telemetry::MetricsServer::Start(
+            options.metrics_host, options.metrics_port, registry_.get(),
+            [this] { return server_->making_progress(); }, [this] { return app_->ready(); }));
+    for (auto& worker : workers_) {
+      worker->Start();
+    }
+    return absl::OkStatus();
+  }
+
+  int port() const override { return server_->port(); }
+  int metrics_port() const override { return metrics_server_->port(); }
+  bool ready() const override { return app_->ready(); }
+  void BeginDrain() override { app_->BeginDrain(); }
+  int64_t running() const override { return app_->running(); }
+
+  void Stop() override {
+    metrics_server_.reset();
+    if (server_) {
+      server_->Stop();
+    }
+    for (auto& worker : workers_) {
+      worker->Stop();
+    }
+    loops_.clear();  // waits for the last tags of the cancelled calls
+  }
+
+ private:
+  std::unique_ptr<telemetry::Registry> registry_;
+  Fleet fleet_;
+  RouterMetrics metrics_;
+  ModelTextCache texts_;
+  std::vector<std::unique_ptr<WorkerClient>> workers_;
+  std::vector<std::unique_ptr<CompletionLoop>> loops_;
+  std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<RouterApp> app_;
+  std::unique_ptr<telemetry::MetricsServer> metrics_server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options,
+                                                                  const base::Clock* clock) {
+  for (const std::string& worker : options.workers) {
+    TANDEM_RETURN_IF_ERROR(rpc::CheckAddress(worker));
+  }
+  auto router = std::make_unique<Router>(options, clock);
+  TANDEM_RETURN_IF_ERROR(router->Open(options, clock));
+  return router;
+}
+
+}  // namespace tandem::router
