@@ -22,6 +22,8 @@ namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
 constexpr int kBadUsage = 2;
+// Beyond the time that a child gives its requests before it cuts them off itself.
+constexpr int64_t kStopMarginUs = 10'000'000;
 
 absl::StatusOr<std::string> OwnFolder() {
   char path[PATH_MAX];
@@ -71,16 +73,17 @@ class Stack {
   }
 
   std::string http_url() const {
-    return base::StrCat("http://", DialHost(flags_.host), ":", router_.port(1, flags_.port));
+    return base::StrCat("http://", DialHost(flags_.host), ":",
+                        router_.port(kRouterHttp, flags_.port));
   }
 
   std::string EndpointsJson() const {
-    const auto metrics = [](const EndpointMonitor& monitor) {
-      return base::StrCat("http://", kLoopback, ":", monitor.port(0, 0), "/metrics");
+    const auto metrics = [](const EndpointMonitor& monitor, size_t index = 0) {
+      return base::StrCat("http://", kLoopback, ":", monitor.port(index, 0), "/metrics");
     };
     const nlohmann::ordered_json json = {{"http", http_url()},
                                          {"metrics",
-                                          {{"router", metrics(router_)},
+                                          {{"router", metrics(router_, kRouterMetrics)},
                                            {"gpu_worker", metrics(gpu_)},
                                            {"cpu_attention_worker", metrics(cpu_)}}}};
     return json.dump() + "\n";
@@ -146,17 +149,29 @@ class Stack {
       }
     }
     ForwardPort("worker-metrics-port", gpu_.port(0, flags_.worker.metrics_port), &command);
+    ForwardDrainTimeout(&command);
     return command;
   }
 
   std::vector<std::string> RouterCommand() const {
     std::vector<std::string> command = Program("router");
-    command.insert(command.end(),
-                   {"--listen", base::StrCat(flags_.host, ":", router_.port(1, flags_.port)),
-                    "--worker", base::StrCat("unix:", dir_->Socket("gpu-worker.sock"))});
-    ForwardPort("router-metrics-port", router_.port(0, flags_.router_metrics_port), &command);
+    command.insert(
+        command.end(),
+        {"--listen", base::StrCat(flags_.host, ":", router_.port(kRouterHttp, flags_.port)),
+         "--worker", base::StrCat("unix:", dir_->Socket("gpu-worker.sock"))});
+    ForwardPort("router-metrics-port", router_.port(kRouterMetrics, flags_.router_metrics_port),
+                &command);
+    ForwardDrainTimeout(&command);
     return command;
   }
+
+  void ForwardDrainTimeout(std::vector<std::string>* command) const {
+    command->push_back(base::StrCat("--drain-timeout=", flags_.drain_timeout_s));
+  }
+
+  // Of the router's port file; the others begin with their metrics port.
+  static constexpr size_t kRouterHttp = 0;
+  static constexpr size_t kRouterMetrics = 1;
 
   const base::ConfigSpec& spec_;
   const ServeFlags& flags_;
@@ -205,7 +220,7 @@ int RunServe(const std::vector<std::string>& args) {
   }
   Stack stack(spec, flags, *model, dir->get());
   Supervisor::Options options;
-  options.drain_timeout_us = flags.drain_timeout_s * 1'000'000;
+  options.drain_timeout_us = flags.drain_timeout_s * 1'000'000 + kStopMarginUs;
   options.on_all_ready = [&] {
     if (const absl::Status status =
             base::WriteFileByRename((*dir)->File("endpoints.json"), stack.EndpointsJson());

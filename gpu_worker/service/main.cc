@@ -11,6 +11,7 @@
 
 #include "common/base/config.h"
 #include "common/base/log.h"
+#include "gpu_worker/device/host/host_device.h"
 #include "gpu_worker/service/worker.h"
 
 namespace {
@@ -20,19 +21,19 @@ using tandem::gpu_worker::Worker;
 constexpr int kBadUsage = 2;
 constexpr int64_t kPollUs = 50'000;
 
-// libgomp reads these before main. Its teams spin by default, on cores that CPU attention needs;
-// whoever sets one of them decides for himself.
-void RestartWithWaitPolicy(char** argv) {
-  const bool decided =
-      std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
+// libgomp reads its variables before main. Whoever sets one decides for that one.
+void RestartWithOpenMpEnvironment(char** argv) {
+  bool complete = true;
+  for (const auto& variable : tandem::gpu_worker::device::kOpenMpEnvironment) {
+    complete = complete && std::getenv(variable.name) != nullptr;
+    setenv(variable.name, variable.value, 0);
+  }
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (decided || length <= 0) {
+  if (complete || length <= 0) {
     return;
   }
   path[length] = '\0';
-  setenv("OMP_WAIT_POLICY", "passive", 1);
-  setenv("GOMP_SPINCOUNT", "0", 1);
   execv(path, argv);
   // On failure the program runs as it is, only slower beside CPU attention.
 }
@@ -101,7 +102,7 @@ void Drain(Worker& worker, const StopSignals& signals, int64_t timeout_us) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  RestartWithWaitPolicy(argv);
+  RestartWithOpenMpEnvironment(argv);
   tandem::gpu_worker::WorkerFlags flags;
   int64_t drain_timeout_s = 120;
   tandem::base::ConfigSpec spec("tandem-gpu-worker",

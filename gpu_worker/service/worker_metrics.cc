@@ -4,8 +4,8 @@ namespace tandem::gpu_worker {
 namespace {
 
 // What the engine compares with its predictions; StepObservation names the same.
-constexpr const char* kTerms[] = {"linear", "prefill",  "gpu_decode", "cpu_decode",
-                                  "copies", "transfer", "total"};
+constexpr const char* kTerms[] = {"linear",     "prefill",  "gpu_decode",
+                                  "cpu_decode", "transfer", "total"};
 
 std::vector<double> RatioBounds() {
   return {0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0};
