@@ -4,10 +4,12 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace tandem::topology {
 namespace {
@@ -131,15 +133,21 @@ absl::StatusOr<std::unique_ptr<Topology>> Topology::LoadSynthetic(const std::str
   return LoadFrom(&description, all.get());
 }
 
-absl::Status PinThisThread(int cpu) {
-  cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cpu) + 1);
-  const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpu) + 1);
+absl::Status PinThisThread(int cpu) { return RestrictThisThread({cpu}); }
+
+absl::Status RestrictThisThread(const std::vector<int>& cpus) {
+  const int most = *std::max_element(cpus.begin(), cpus.end());
+  cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(most) + 1);
+  const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(most) + 1);
   CPU_ZERO_S(bytes, set);
-  CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
+  for (const int cpu : cpus) {
+    CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
+  }
   const int error = pthread_setaffinity_np(pthread_self(), bytes, set);
   CPU_FREE(set);
   if (error != 0) {
-    return absl::ErrnoToStatus(error, absl::StrCat("pinning a thread to CPU ", cpu));
+    return absl::ErrnoToStatus(error,
+                               absl::StrCat("pinning a thread to CPUs ", absl::StrJoin(cpus, ",")));
   }
   return absl::OkStatus();
 }

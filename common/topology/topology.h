@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,7 +26,8 @@ class Topology {
   virtual absl::Status BindMemory(void* data, size_t bytes, int numa_node) const = 0;
 };
 
-// Pins the calling thread to one CPU.
+// Pins the calling thread to one CPU, or lets it run on any of several.
 absl::Status PinThisThread(int cpu);
+absl::Status RestrictThisThread(const std::vector<int>& cpus);
 
 }  // namespace tandem::topology

@@ -1,0 +1,124 @@
+#include "cpu_attention_worker/server/attachment.h"
+
+#include <chrono>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/shm/residency.h"
+
+namespace tandem::cpu_attention_worker {
+namespace {
+
+// A peer that does not read its events loses the oldest; the count of extents is in the newest.
+constexpr size_t kMaxEvents = 256;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Attachment>> Attachment::Start(shm::Region region, bool first,
+                                                              const Placed& placed) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<exchange::WorkerSide> side,
+                          exchange::WorkerSide::Attach(std::move(region)));
+  TANDEM_ASSIGN_OR_RETURN(
+      const attention::AttendSegmentFn attend,
+      attention::GetAttendSegment(placed.isa, exchange::PoolGeometryOf(side->header().geometry)));
+  std::unique_ptr<Attachment> attachment(new Attachment(std::move(side), placed));
+  attachment->loop_ = std::make_unique<StepLoop>(
+      attachment->side_.get(), attend, placed.team, placed.metrics,
+      [raw = attachment.get()](uint64_t epoch, const std::string& message) {
+        base::LogError("step refused", {{"epoch", epoch}, {"error", message}});
+        raw->Push({Event::Kind::kStepFailed, 0, epoch, message});
+      });
+  if (first) {
+    attachment->StartToucher();
+  } else {
+    attachment->OnExtentsReady(attachment->extents_total_);
+  }
+  placed.metrics->attached.Set(1);
+  return attachment;
+}
+
+Attachment::Attachment(std::unique_ptr<exchange::WorkerSide> side, const Placed& placed)
+    : placed_(placed), side_(std::move(side)) {
+  const exchange::RegionHeader& header = side_->header();
+  const uint64_t extent = header.geometry.extent_bytes;
+  extents_total_ = static_cast<uint32_t>((header.pool_bytes + extent - 1) / extent);
+}
+
+Attachment::~Attachment() {
+  toucher_.reset();
+  loop_.reset();
+  placed_.metrics->attached.Set(0);
+}
+
+void Attachment::StartToucher() {
+  const exchange::RegionHeader& header = side_->header();
+  PoolToucher::Options options;
+  options.pool = side_->pool();
+  options.pool_bytes = header.pool_bytes;
+  options.extent_bytes = header.geometry.extent_bytes;
+  options.topology = placed_.topology;
+  options.numa_node = placed_.placement.numa_node;
+  options.cpus = placed_.placement.cpus;
+  PoolToucher::Callbacks callbacks;
+  callbacks.on_extents_ready = [this](uint32_t count) { OnExtentsReady(count); };
+  callbacks.on_warning = [this](const std::string& message) {
+    base::LogWarning("pool", {{"warning", message}});
+    placed_.metrics->memory_bound.Set(memory_bound() ? 1 : 0);
+    Push({Event::Kind::kWarning, 0, 0, message});
+  };
+  placed_.metrics->memory_bound.Set(1);
+  toucher_ = std::make_unique<PoolToucher>(std::move(options), std::move(callbacks));
+  toucher_->Start();
+}
+
+void Attachment::OnExtentsReady(uint32_t count) {
+  placed_.metrics->extents_ready.Set(count);
+  Push({Event::Kind::kExtentsReady, count, 0, ""});
+  if (count < extents_total_) {
+    return;
+  }
+  const uint64_t pool_bytes = side_->header().pool_bytes;
+  const uint64_t huge_bytes = shm::HugePageBytes(side_->pool());
+  placed_.metrics->huge_page_bytes.Set(static_cast<double>(huge_bytes));
+  base::LogInfo("pool ready",
+                {{"bytes", pool_bytes}, {"pages", PageKind(side_->pool(), pool_bytes)}});
+}
+
+void Attachment::Push(Event event) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!events_.empty() && event.kind == Event::Kind::kExtentsReady &&
+        events_.back().kind == Event::Kind::kExtentsReady) {
+      events_.pop_back();
+    }
+    if (events_.size() == kMaxEvents) {
+      events_.pop_front();
+    }
+    events_.push_back(std::move(event));
+  }
+  pushed_.notify_one();
+}
+
+std::optional<Attachment::Event> Attachment::WaitEvent(int64_t timeout_us) {
+  std::unique_lock lock(mutex_);
+  pushed_.wait_for(lock, std::chrono::microseconds(timeout_us),
+                   [this] { return !events_.empty(); });
+  if (events_.empty()) {
+    return std::nullopt;
+  }
+  Event event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+void Attachment::SetPolicy(const exchange::WaitPolicy& policy) {
+  side_->SetPolicy(policy);
+  placed_.team->SetPolicy(policy);
+}
+
+std::string Attachment::page_kind() const {
+  return PageKind(side_->pool(), side_->header().pool_bytes);
+}
+
+}  // namespace tandem::cpu_attention_worker

@@ -1,0 +1,114 @@
+#include "cpu_attention_worker/server/step_loop.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "common/base/clock.h"
+
+namespace tandem::cpu_attention_worker {
+namespace {
+
+using Kind = exchange::WorkerSide::LayerWork::Kind;
+
+// How long a stop may go unseen; the idle wait is interrupted, so it costs no wake-ups there.
+constexpr int64_t kIdleSliceUs = 1'000'000;
+constexpr int64_t kStepSliceUs = 100'000;
+
+double Seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
+
+}  // namespace
+
+StepLoop::StepLoop(exchange::WorkerSide* side, attention::AttendSegmentFn attend, ThreadTeam* team,
+                   WorkerMetrics* metrics,
+                   std::function<void(uint64_t, const std::string&)> on_refused)
+    : side_(side), team_(team), metrics_(metrics), on_refused_(std::move(on_refused)) {
+  for (std::unique_ptr<LayerJob>& job : jobs_) {
+    job = std::make_unique<LayerJob>(side->header().geometry, attend, team->size());
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+StepLoop::~StepLoop() { Stop(0); }
+
+void StepLoop::RefuseNewSteps() {
+  refuse_.store(true);
+  side_->Interrupt();
+}
+
+void StepLoop::Stop(int64_t timeout_us) {
+  if (!thread_.joinable()) {
+    return;
+  }
+  leave_us_.store(base::SystemClock().NowUs() + timeout_us);
+  RefuseNewSteps();
+  thread_.join();
+}
+
+void StepLoop::Run() {
+  pthread_setname_np(pthread_self(), "steps");
+  team_->PinCaller();
+  while (!refuse_.load()) {
+    switch (side_->WaitForStep(kIdleSliceUs)) {
+      case exchange::WorkerSide::StepEvent::kNone:
+        break;
+      case exchange::WorkerSide::StepEvent::kRefused:
+        metrics_->steps_refused.Add();
+        on_refused_(side_->epoch(), std::string(side_->refusal().message()));
+        break;
+      case exchange::WorkerSide::StepEvent::kArmed:
+        ServeStep();
+        break;
+    }
+  }
+  ended_.store(true);
+}
+
+void StepLoop::ServeStep() {
+  for (int slot = 0; slot < exchange::kNumSlots; ++slot) {
+    jobs_[slot]->Prepare(side_->slot(slot), {side_->q(slot), side_->k(slot), side_->v(slot),
+                                             side_->o(slot), side_->pool()});
+  }
+  const base::Clock& clock = base::SystemClock();
+  int64_t waiting_since_us = clock.NowUs();
+  while (true) {
+    const exchange::WorkerSide::LayerWork work = side_->NextLayer(kStepSliceUs);
+    switch (work.kind) {
+      case Kind::kFinished:
+        return;
+      case Kind::kAborted:
+        metrics_->steps_aborted.Add();
+        return;
+      case Kind::kNone:
+        if (clock.NowUs() >= leave_us_.load()) {
+          metrics_->steps_aborted.Add();
+          return;
+        }
+        break;
+      case Kind::kLayer: {
+        const int64_t started_us = clock.NowUs();
+        RunLayer(work.slot, work.layer);
+        const int64_t ended_us = clock.NowUs();
+        metrics_->wait_seconds.Observe(Seconds(started_us - waiting_since_us));
+        metrics_->compute_seconds.Observe(Seconds(ended_us - started_us));
+        waiting_since_us = ended_us;
+        break;
+      }
+    }
+  }
+}
+
+void StepLoop::RunLayer(int slot, int32_t layer) {
+  LayerJob& job = *jobs_[slot];
+  job.BeginLayer(layer);
+  team_->Run(
+      [this, &job](int member) { job.Work(member, [this] { return side_->AbortRequested(); }); });
+  if (side_->AbortRequested()) {
+    return;  // O rows may be incomplete; NextLayer acknowledges
+  }
+  side_->SignalDone(slot, layer);
+  metrics_->batches.Add();
+  metrics_->read_bytes.Add(static_cast<double>(job.layer_read_bytes()));
+}
+
+}  // namespace tandem::cpu_attention_worker
