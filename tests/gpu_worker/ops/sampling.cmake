@@ -1,0 +1,1 @@
+tandem_test(sampling_test SOURCES sampling_test.cc DEPS tandem_sampling)
