@@ -10,6 +10,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <utility>
@@ -99,7 +100,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
 
   void ReadHeader() {
     parser_.emplace();
-    parser_->body_limit(boost::none);
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());  // the reader bounds what it keeps
     http::async_read_header(*stream_, buffer_, *parser_,
                             [self = shared_from_this()](error_code error, size_t) {
                               if (error) {
