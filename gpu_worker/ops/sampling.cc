@@ -73,9 +73,15 @@ float KthLargest(std::span<const float> values, size_t k) {
     bound = maxima[k - 1];
   }
   std::vector<float> candidates;
-  for (const float value : values) {
-    if (value >= bound) {  // false for NaN
-      candidates.push_back(value);
+  for (size_t first = 0; first < values.size(); first += kBlock) {
+    const auto block = values.subspan(first, std::min(kBlock, values.size() - first));
+    if (MaxOf(block) < bound) {
+      continue;
+    }
+    for (const float value : block) {
+      if (value >= bound) {  // false for NaN
+        candidates.push_back(value);
+      }
     }
   }
   if (candidates.size() < k) {
@@ -166,7 +172,9 @@ void ToWeights(std::span<float> logits, float max, const SamplingParams& params)
     const float exponent = (logit - max) * inverse_temperature;
     // Clamped before, not chosen after: the loop stays free of branches.
     const float weight = ExpOfNonPositive(exponent > kLowestExponent ? exponent : kLowestExponent);
-    logit = logit >= lowest_logit && exponent >= lowest_exponent ? weight : 0.0f;
+    // Multiplied and joined bitwise, for the same reason.
+    const int is_kept = (logit >= lowest_logit) & (exponent >= lowest_exponent);
+    logit = weight * static_cast<float>(is_kept);
   }
 }
 
@@ -183,7 +191,9 @@ size_t BucketOf(float weight) {
 void KeepTopP(std::span<float> weights, double top_p) {
   std::vector<double> buckets(kNumBuckets);
   for (const float weight : weights) {
-    buckets[BucketOf(weight)] += static_cast<double>(weight);
+    if (weight > 0.0f) {  // most are 0 after top_k, and would queue up for one bucket
+      buckets[BucketOf(weight)] += static_cast<double>(weight);
+    }
   }
   double total = 0;
   for (const double bucket : buckets) {
@@ -291,12 +301,18 @@ Ranked BestOf(std::span<const float> logits, size_t count) {
   const float lowest = KthLargest(logits, count);
   Ranked best;
   std::vector<int32_t> tied;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float logit = logits[i] >= kNegativeInfinity ? logits[i] : kNegativeInfinity;
-    if (logit > lowest) {
-      best.emplace_back(logit, -static_cast<int32_t>(i));
-    } else if (logit == lowest && tied.size() < count) {
-      tied.push_back(static_cast<int32_t>(i));
+  for (size_t first = 0; first < logits.size(); first += kBlock) {
+    const size_t end = std::min(first + kBlock, logits.size());
+    if (MaxOf(logits.subspan(first, end - first)) < lowest) {
+      continue;
+    }
+    for (size_t i = first; i < end; ++i) {
+      const float logit = logits[i] >= kNegativeInfinity ? logits[i] : kNegativeInfinity;
+      if (logit > lowest) {
+        best.emplace_back(logit, -static_cast<int32_t>(i));
+      } else if (logit == lowest && tied.size() < count) {
+        tied.push_back(static_cast<int32_t>(i));
+      }
     }
   }
   for (size_t i = 0; i < tied.size() && best.size() < count; ++i) {
