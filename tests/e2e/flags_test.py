@@ -41,7 +41,7 @@ class Help(unittest.TestCase):
         for program in PROGRAMS:
             status, out, _ = run_program(program, "--help")
             self.assertEqual(status, 0)
-            self.assertIn("--version", out)
+            self.assertIn("--help", out)
             status, out, _ = run_program(program, "--version")
             self.assertEqual(status, 0)
             self.assertRegex(out, r"\d+\.\d+\.\d+")
@@ -108,8 +108,10 @@ class Sources(unittest.TestCase):
         self.assertIn("none.yaml", err)
 
     def test_an_unknown_variable_is_a_warning(self):
-        _, err = self.shown(env={"TANDEM_OFLOAD": "off"})
-        self.assertIn("TANDEM_OFLOAD", err)
+        status, _, err = run_program("tandem", "serve", "/no/such/model.gguf", env={"TANDEM_OFLOAD": "off"})
+        self.assertNotEqual(status, 0)
+        self.assertRegex(err, "warning.*TANDEM_OFLOAD")
+        self.assertNotIn("TANDEM_OFLOAD", run_program("tandem", "serve", "/no/such/model.gguf")[2])
 
 
 if __name__ == "__main__":

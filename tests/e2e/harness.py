@@ -28,6 +28,11 @@ READY_S = 120
 POLL_S = 0.02
 
 
+def environment(extra=None):
+    """Ours without variables that would set flags, and with `extra`."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}, **(extra or {})}
+
+
 def golden(name):
     with open(GOLDENS / name / "goldens.json", encoding="utf-8") as file:
         return json.load(file)
@@ -55,7 +60,7 @@ def alive(pid):
 def run_program(*args, env=None, timeout_s=60):
     """Runs a program of ours to its end; returns (exit status, stdout, stderr)."""
     done = subprocess.run([BIN / args[0], *args[1:]], capture_output=True, text=True, timeout=timeout_s, check=False,
-                          env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL)
+                          env=environment(env), stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -89,7 +94,7 @@ class Stack:
                         "--worker-metrics-port", "0", "--cpu-attention-metrics-port", "0", *flags]
         with open(self.run_dir / "serve.out", "wb") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                            env={**os.environ, **(env or {})})
+                                            env=environment(env))
         try:
             self._wait_ready()
         except BaseException:
