@@ -12,7 +12,7 @@
 namespace tandem::gpu_worker {
 namespace {
 
-constexpr int64_t kBudgetUs = 40'000;  // for each quantity
+constexpr int64_t kBudgetUs = 25'000;  // for each quantity
 constexpr int64_t kSyncTimeoutUs = 60'000'000;
 constexpr int32_t kManyRows = 128;
 constexpr int32_t kContextTokens = 512;

@@ -1,5 +1,6 @@
 #include "gpu_worker/pipeline/pipeline_runner.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -19,9 +20,9 @@
 namespace tandem::gpu_worker {
 namespace {
 
-// Every wait inside a step is bounded, so this only ends a step that computes for ever.
-constexpr int64_t kStepTimeoutUs = int64_t{3600} * 1'000'000;
-constexpr int64_t kAbortTimeoutUs = 2'000'000;
+// Every wait inside a step is bounded, so a step ends; a slow one says that it is there.
+constexpr int64_t kSlowStepUs = int64_t{60} * 1'000'000;
+constexpr int64_t kAbortTimeoutUs = 2'000'000;  // or the time of a layer, if that is shorter
 
 class HostPipelineRunner : public PipelineRunner {
  public:
@@ -48,17 +49,14 @@ class HostPipelineRunner : public PipelineRunner {
     cpu_worker_up_.store(up);
     if (!up && parts_.exchange != nullptr) {
       parts_.exchange->Release();
+      unacknowledged_abort_.store(0);  // the dead write nothing any more
     }
   }
 
   absl::StatusOr<StepOutput> Run(const StepInput& input) override {
     const int64_t start_us = base::SystemClock().NowUs();
     TANDEM_ASSIGN_OR_RETURN(const StepLayout layout, BuildStepLayout(input, LayoutLimitsNow()));
-    if (layout.program.has_cpu_rows[0] || layout.program.has_cpu_rows[1]) {
-      if (!cpu_worker_up_.load()) {
-        return absl::UnavailableError("no CPU attention worker is attached");
-      }
-    }
+    TANDEM_RETURN_IF_ERROR(CheckCpuTier(input, layout));
     parts_.decoder->PreparePositions(layout.max_position);
     StageRunner runner(parts_, input, layout);
     const absl::Status launched = runner.Launch();
@@ -89,10 +87,47 @@ class HostPipelineRunner : public PipelineRunner {
     return limits;
   }
 
+  // Whether the CPU worker is there for its rows, and has left the step before, so that CPU blocks
+  // may be written.
+  absl::Status CheckCpuTier(const StepInput& input, const StepLayout& layout) {
+    const bool cpu_rows = layout.program.has_cpu_rows[0] || layout.program.has_cpu_rows[1];
+    if (cpu_rows && !cpu_worker_up_.load()) {
+      return absl::UnavailableError("no CPU attention worker is attached");
+    }
+    bool writes = cpu_rows;
+    for (const SubBatchLayout& rows : layout.sub_batch) {
+      writes = writes || !rows.cpu_prefill.empty();
+    }
+    for (const PoolCopy& copy : input.copies) {
+      writes = writes || copy.to_cpu;
+    }
+    const uint64_t epoch = unacknowledged_abort_.load();
+    if (!writes || epoch == 0) {
+      return absl::OkStatus();
+    }
+    if (!parts_.exchange->AbortStep(epoch, AbortTimeoutUs()).ok()) {
+      return absl::UnavailableError("the CPU attention worker has not left an aborted step");
+    }
+    unacknowledged_abort_.store(0);
+    return absl::OkStatus();
+  }
+
+  int64_t AbortTimeoutUs() const { return std::min(kAbortTimeoutUs, parts_.cpu_wait_timeout_us); }
+
+  static absl::Status SynchronizeStream(device::Stream& stream) {
+    while (true) {
+      absl::Status status = stream.Synchronize(kSlowStepUs);
+      if (!absl::IsDeadlineExceeded(status)) {
+        return status;
+      }
+      base::LogWarning("a step is still running");
+    }
+  }
+
   absl::Status Synchronize() {
-    absl::Status status = parts_.compute->Synchronize(kStepTimeoutUs);
+    absl::Status status = SynchronizeStream(*parts_.compute);
     if (parts_.transfer != nullptr) {
-      status.Update(parts_.transfer->Synchronize(kStepTimeoutUs));
+      status.Update(SynchronizeStream(*parts_.transfer));
     }
     return status;
   }
@@ -100,8 +135,9 @@ class HostPipelineRunner : public PipelineRunner {
   // The CPU side leaves the step, too, before its blocks may be used for anything else.
   absl::Status Abort(uint64_t epoch, bool began, const absl::Status& cause) {
     if (began && cpu_worker_up_.load()) {
-      const absl::Status left = parts_.exchange->AbortStep(epoch, kAbortTimeoutUs);
+      const absl::Status left = parts_.exchange->AbortStep(epoch, AbortTimeoutUs());
       if (!left.ok()) {
+        unacknowledged_abort_.store(epoch);
         base::LogWarning("the CPU attention worker did not acknowledge an abort",
                          {{"epoch", epoch}, {"error", left.ToString()}});
       }
@@ -114,6 +150,7 @@ class HostPipelineRunner : public PipelineRunner {
   PipelineParts parts_;
   RunnerLimits limits_;
   std::atomic<bool> cpu_worker_up_{false};
+  std::atomic<uint64_t> unacknowledged_abort_{0};  // epoch that a living worker may still be in
 };
 
 absl::StatusOr<PipelineParts> MakeParts(const PipelineOptions& options,
@@ -121,7 +158,7 @@ absl::StatusOr<PipelineParts> MakeParts(const PipelineOptions& options,
   PipelineParts parts;
   parts.device = device::CreateHostDevice({options.matmul_threads});
   parts.compute = parts.device->CreateComputeStream();
-  if (parts.device->has_copy_engine()) {
+  if (options.separate_transfer_stream || parts.device->has_copy_engine()) {
     parts.transfer = parts.device->CreateTransferStream();
   }
   TANDEM_ASSIGN_OR_RETURN(

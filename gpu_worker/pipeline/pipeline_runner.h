@@ -22,7 +22,10 @@ struct PipelineOptions {
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
   int32_t max_model_len = 0;
-  int32_t matmul_threads = 0;               // 0: all cores of the process's affinity
+  int32_t matmul_threads = 0;  // 0: all cores of the process's affinity
+  // Transfers on a stream of their own also where the device has no copy engine: slower there, but
+  // the order that devices with one run in.
+  bool separate_transfer_stream = false;
   int64_t cpu_wait_timeout_us = 5'000'000;  // per layer, before the CPU worker counts as hung
 };
 
