@@ -101,19 +101,15 @@ Predictor::Predictor(std::shared_ptr<const CostModel> model)
           shape.has_rows[x] = (flags >> x & 1) != 0;
           shape.has_cpu_rows[x] = (flags >> (2 + x) & 1) != 0;
         }
-        ProgramSlot(shape.mode, flags, layers) = BuildStageProgram(shape);
+        programs_[ProgramIndex(shape.mode, flags, layers)] = BuildStageProgram(shape);
       }
     }
   }
 }
 
-std::vector<Stage>& Predictor::ProgramSlot(StepMode mode, int32_t flags, int32_t layers) {
-  return programs_[static_cast<size_t>((static_cast<int32_t>(mode) * kFlagSets + flags) * 2 +
-                                       (walked_layers_ - layers))];
-}
-
-const std::vector<Stage>& Predictor::Program(StepMode mode, int32_t flags, int32_t layers) const {
-  return const_cast<Predictor*>(this)->ProgramSlot(mode, flags, layers);
+size_t Predictor::ProgramIndex(StepMode mode, int32_t flags, int32_t layers) const {
+  return static_cast<size_t>((static_cast<int32_t>(mode) * kFlagSets + flags) * 2 +
+                             (walked_layers_ - layers));
 }
 
 LayerTerms Predictor::TermsOf(const SubBatchLoad& load, const Corrections& corrections) const {
@@ -151,8 +147,8 @@ StepPrediction Predictor::PredictTerms(StepMode mode, const std::array<LayerTerm
   }
   const int32_t layers = model_->num_layers();
   const double launch_us = model_->LaunchUs();
-  const auto& full = Program(mode, flags, walked_layers_);
-  const auto& less = Program(mode, flags, walked_layers_ - 1);
+  const auto& full = programs_[ProgramIndex(mode, flags, walked_layers_)];
+  const auto& less = programs_[ProgramIndex(mode, flags, walked_layers_ - 1)];
   const double walk_us = Extrapolate(WalkUs(full, terms, launch_us), WalkUs(less, terms, launch_us),
                                      layers, walked_layers_);
   const double device_us =

@@ -38,8 +38,7 @@ class Predictor {
   // How many layers are walked: the pipeline of two sub-batches is in its steady state by then.
   static constexpr int32_t kWalkedLayers = 4;
 
-  std::vector<Stage>& ProgramSlot(StepMode mode, int32_t flags, int32_t layers);
-  const std::vector<Stage>& Program(StepMode mode, int32_t flags, int32_t layers) const;
+  size_t ProgramIndex(StepMode mode, int32_t flags, int32_t layers) const;
 
   std::shared_ptr<const CostModel> model_;
   int32_t walked_layers_;

@@ -6,6 +6,10 @@
 namespace tandem::gpu_worker {
 namespace {
 
+// A layer's post and done through the exchange, both sides asleep before: two futex wake-ups and
+// their context switches (`tandem bench exchange` measures it).
+constexpr double kExchangeRoundTripUs = 30.0;
+
 double Over(double amount, double rate) { return rate > 0 ? amount / rate : 0.0; }
 
 class RooflineCostModel : public CostModel {
@@ -47,10 +51,12 @@ class RooflineCostModel : public CostModel {
   }
 
   double CpuDecodeUs(int64_t sequences, int64_t context_tokens) const override {
-    return sequences <= 0
-               ? 0
-               : Over(static_cast<double>(context_tokens) * rates_.cpu_kv_bytes_per_token_layer,
-                      rates_.cpu_attention_bytes_per_us);
+    if (sequences <= 0 || rates_.cpu_attention_bytes_per_us <= 0) {
+      return 0;
+    }
+    return kExchangeRoundTripUs + static_cast<double>(context_tokens) *
+                                      rates_.cpu_kv_bytes_per_token_layer /
+                                      rates_.cpu_attention_bytes_per_us;
   }
 
   double TransferUs(int64_t rows) const override {
