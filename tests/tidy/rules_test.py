@@ -152,6 +152,8 @@ class Words(unittest.TestCase):
 
     def test_switched_off(self):
         self.assertTrue(sources.matches_in("x.cc", words.SWITCHED_OFF, "TEST(A, DISA" "BLED_B)"))
+        self.assertTrue(sources.matches_in("x.cc", words.SWITCHED_OFF, "GTEST_" "SKIP();"))
+        self.assertFalse(sources.matches_in("x.cc", words.SWITCHED_OFF, "GTEST_" "SKIP()\n        << \"no GPU\";"))
         self.assertTrue(words.REASON.search("// reason: needs two nodes"))
 
 
