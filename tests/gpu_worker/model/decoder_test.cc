@@ -1,0 +1,252 @@
+#include "gpu_worker/model/decoder.h"
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpu_worker/device/host/host_device.h"
+#include "gtest/gtest.h"
+
+namespace tandem::gpu_worker::model {
+namespace {
+
+using model_files::TensorType;
+using model_files::WeightRole;
+using model_files::WeightView;
+
+// A model of random weights in memory.
+class MemoryModel : public model_files::ModelFiles {
+ public:
+  explicit MemoryModel(const ModelShape& shape) : shape_(shape) {
+    const int64_t hidden = shape.hidden_size;
+    Put(WeightRole::kTokenEmbedding, 0, shape.vocab_size, hidden);
+    Put(WeightRole::kOutputNorm, 0, 1, hidden);
+    if (!shape.tied_embeddings) {
+      Put(WeightRole::kOutput, 0, shape.vocab_size, hidden);
+    }
+    for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+      Put(WeightRole::kAttentionNorm, layer, 1, hidden);
+      Put(WeightRole::kQ, layer, shape.q_size(), hidden);
+      Put(WeightRole::kK, layer, shape.kv_size(), hidden);
+      Put(WeightRole::kV, layer, shape.kv_size(), hidden);
+      Put(WeightRole::kQBias, layer, 1, shape.q_size());
+      Put(WeightRole::kKBias, layer, 1, shape.kv_size());
+      Put(WeightRole::kVBias, layer, 1, shape.kv_size());
+      Put(WeightRole::kAttentionOutput, layer, hidden, shape.q_size());
+      Put(WeightRole::kMlpNorm, layer, 1, hidden);
+      Put(WeightRole::kGate, layer, shape.intermediate_size, hidden);
+      Put(WeightRole::kUp, layer, shape.intermediate_size, hidden);
+      Put(WeightRole::kDown, layer, hidden, shape.intermediate_size);
+    }
+  }
+
+  const ModelShape& shape() const override { return shape_; }
+  const tokenizer::TokenizerSpec& tokenizer() const override { return tokenizer_; }
+  const model_files::GenerationDefaults& generation_defaults() const override { return defaults_; }
+  const std::string& name() const override { return name_; }
+  std::optional<WeightView> Find(WeightRole role, int32_t layer) const override {
+    const bool once = role == WeightRole::kTokenEmbedding || role == WeightRole::kOutputNorm ||
+                      role == WeightRole::kOutput;
+    if (role == WeightRole::kOutput && shape_.tied_embeddings) {
+      role = WeightRole::kTokenEmbedding;
+    }
+    const auto found = matrices_.find({role, once ? 0 : layer});
+    if (found == matrices_.end()) {
+      return std::nullopt;
+    }
+    return found->second.view;
+  }
+  uint64_t weight_bytes() const override { return 0; }
+
+  const std::vector<float>& Values(WeightRole role, int32_t layer) const {
+    return matrices_.at({role, layer}).values;
+  }
+  void Drop(WeightRole role, int32_t layer) { matrices_.erase({role, layer}); }
+  void Reshape(WeightRole role, int32_t layer, int64_t rows) {
+    matrices_.at({role, layer}).view.rows = rows;
+  }
+
+ private:
+  struct Matrix {
+    std::vector<float> values;
+    WeightView view;
+  };
+  void Put(WeightRole role, int32_t layer, int64_t rows, int64_t cols) {
+    Matrix& matrix = matrices_[{role, layer}];
+    std::normal_distribution<float> normal(0.0f, rows == 1 ? 1.0f : 0.2f);
+    matrix.values.resize(static_cast<size_t>(rows * cols));
+    for (float& value : matrix.values) {
+      value = normal(random_);
+    }
+    matrix.view = {TensorType::kF32,
+                   rows,
+                   cols,
+                   cols * 4,
+                   reinterpret_cast<const std::byte*>(matrix.values.data()),
+                   0};
+  }
+
+  ModelShape shape_;
+  std::mt19937 random_{11};
+  std::map<std::pair<WeightRole, int32_t>, Matrix> matrices_;
+  tokenizer::TokenizerSpec tokenizer_;
+  model_files::GenerationDefaults defaults_;
+  std::string name_ = "memory";
+};
+
+ModelShape SmallShape(bool tied) {
+  ModelShape shape;
+  shape.num_layers = 2;
+  shape.hidden_size = 48;
+  shape.intermediate_size = 80;
+  shape.num_q_heads = 4;
+  shape.num_kv_heads = 2;
+  shape.head_dim = 16;
+  shape.vocab_size = 100;
+  shape.max_position = 64;
+  shape.qkv_bias = true;
+  shape.tied_embeddings = tied;
+  return shape;
+}
+
+using Vector = std::vector<double>;
+
+Vector Multiply(const std::vector<float>& weights, const Vector& x) {
+  Vector out(weights.size() / x.size(), 0.0);
+  for (size_t n = 0; n < out.size(); ++n) {
+    for (size_t k = 0; k < x.size(); ++k) {
+      out[n] += double{weights[n * x.size() + k]} * x[k];
+    }
+  }
+  return out;
+}
+
+Vector Norm(const Vector& x, const std::vector<float>& weight, double eps) {
+  double sum = 0;
+  for (const double value : x) {
+    sum += value * value;
+  }
+  Vector out;
+  for (size_t i = 0; i < x.size(); ++i) {
+    out.push_back(x[i] / std::sqrt(sum / static_cast<double>(x.size()) + eps) * weight[i]);
+  }
+  return out;
+}
+
+class DecoderTest : public testing::Test {
+ protected:
+  void Load(const MemoryModel& model) {
+    auto decoder = Decoder::Load(context_.get(), model, {32, 64});
+    ASSERT_TRUE(decoder.ok()) << decoder.status();
+    decoder_ = *std::move(decoder);
+    decoder_->PreparePositions(64);
+  }
+  void Sync() { ASSERT_TRUE(stream_->Synchronize(30'000'000).ok()); }
+
+  std::unique_ptr<device::Device> device_ = device::CreateHostDevice({});
+  std::unique_ptr<device::Stream> stream_ = device_->CreateComputeStream();
+  std::unique_ptr<ops::OpContext> context_ =
+      ops::OpContext::Create(device_.get(), stream_.get(), DType::kFloat32).value();
+  std::unique_ptr<Decoder> decoder_;
+};
+
+// Position zero needs no rotation and attends to itself alone, so a whole layer is simple to check.
+TEST_F(DecoderTest, PiecesMatchTheReference) {
+  for (const bool tied : {false, true}) {
+    const ModelShape shape = SmallShape(tied);
+    const MemoryModel model(shape);
+    Load(model);
+    const std::vector<int32_t> tokens = {7, 99, 0};
+    const std::vector<int32_t> positions = {0, 0, 0};
+    const RowRange rows{4, 3};
+    decoder_->Embed(rows, tokens);
+    decoder_->Pre(1, rows, positions);
+    Sync();
+    std::vector<Vector> expected;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto& table = model.Values(WeightRole::kTokenEmbedding, 0);
+      const auto first = table.begin() + tokens[i] * shape.hidden_size;
+      Vector x(first, first + shape.hidden_size);
+      const Vector normed = Norm(x, model.Values(WeightRole::kAttentionNorm, 1), 1e-5);
+      Vector qkv;
+      for (const auto& [matrix, bias] : {std::pair{WeightRole::kQ, WeightRole::kQBias},
+                                         std::pair{WeightRole::kK, WeightRole::kKBias},
+                                         std::pair{WeightRole::kV, WeightRole::kVBias}}) {
+        const Vector part = Multiply(model.Values(matrix, 1), normed);
+        for (size_t n = 0; n < part.size(); ++n) {
+          qkv.push_back(part[n] + model.Values(bias, 1)[n]);
+        }
+      }
+      const ops::QkvRows got = decoder_->qkv();
+      for (size_t n = 0; n < qkv.size(); ++n) {
+        ASSERT_NEAR(got.q(rows.first + static_cast<int64_t>(i))[n], qkv[n], 1e-4) << n;
+      }
+      // V of the only token, for each query head, is what attention gives.
+      Vector attention;
+      for (int32_t head = 0; head < shape.num_q_heads; ++head) {
+        for (int32_t d = 0; d < shape.head_dim; ++d) {
+          const int64_t at =
+              shape.q_size() + shape.kv_size() + head / shape.group_size() * shape.head_dim + d;
+          attention.push_back(qkv[static_cast<size_t>(at)]);
+          reinterpret_cast<float*>(
+              decoder_->attention_out())[(rows.first + static_cast<int64_t>(i)) * shape.q_size() +
+                                         head * shape.head_dim + d] =
+              static_cast<float>(attention.back());
+        }
+      }
+      const Vector projected = Multiply(model.Values(WeightRole::kAttentionOutput, 1), attention);
+      for (size_t k = 0; k < x.size(); ++k) {
+        x[k] += projected[k];
+      }
+      const Vector mlp_in = Norm(x, model.Values(WeightRole::kMlpNorm, 1), 1e-5);
+      const Vector gate = Multiply(model.Values(WeightRole::kGate, 1), mlp_in);
+      const Vector up = Multiply(model.Values(WeightRole::kUp, 1), mlp_in);
+      Vector activated;
+      for (size_t n = 0; n < gate.size(); ++n) {
+        activated.push_back(gate[n] / (1 + std::exp(-gate[n])) * up[n]);
+      }
+      const Vector down = Multiply(model.Values(WeightRole::kDown, 1), activated);
+      for (size_t k = 0; k < x.size(); ++k) {
+        x[k] += down[k];
+      }
+      expected.push_back(x);
+    }
+    decoder_->Post(1, rows);
+    const std::vector<int32_t> last = {6, 4};
+    decoder_->Logits(last);
+    Sync();
+    for (size_t i = 0; i < last.size(); ++i) {
+      const Vector& x = expected[static_cast<size_t>(last[i] - rows.first)];
+      for (size_t k = 0; k < x.size(); ++k) {
+        ASSERT_NEAR(decoder_->hidden()[static_cast<size_t>(last[i]) * x.size() + k], x[k], 1e-4);
+      }
+      const WeightRole output = tied ? WeightRole::kTokenEmbedding : WeightRole::kOutput;
+      const Vector logits = Multiply(model.Values(output, 0),
+                                     Norm(x, model.Values(WeightRole::kOutputNorm, 0), 1e-5));
+      for (size_t n = 0; n < logits.size(); ++n) {
+        ASSERT_NEAR(decoder_->logits()[i * logits.size() + n], logits[n], 2e-4);
+      }
+    }
+  }
+}
+
+TEST_F(DecoderTest, MissingAndMisshapenWeightsAreNamed) {
+  MemoryModel missing(SmallShape(true));
+  missing.Drop(WeightRole::kUp, 1);
+  const auto no_up = Decoder::Load(context_.get(), missing, {32, 64});
+  ASSERT_FALSE(no_up.ok());
+  EXPECT_EQ(no_up.status().message(), "memory: layer 1 has no up");
+  MemoryModel misshapen(SmallShape(true));
+  misshapen.Reshape(WeightRole::kDown, 0, 47);
+  const auto bad_down = Decoder::Load(context_.get(), misshapen, {32, 64});
+  ASSERT_FALSE(bad_down.ok());
+  EXPECT_EQ(bad_down.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(bad_down.status().message().find("down"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::gpu_worker::model
