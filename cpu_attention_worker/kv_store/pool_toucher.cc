@@ -56,6 +56,9 @@ bool PoolToucher::TouchExtent(std::byte* data, uint64_t bytes) {
       callbacks_.on_warning(std::string(status.message()));
       return false;
     }
+    if (!options_.collapse) {
+      continue;
+    }
     if (absl::Status status = shm::CollapseToHugePages(data + offset, step); !status.ok()) {
       WarnOnce(&warned_collapse_, absl::StrCat("the pool stays on 4 KiB pages, which costs up to a "
                                                "third of the attention speed: ",

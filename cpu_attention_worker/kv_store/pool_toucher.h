@@ -24,6 +24,7 @@ class PoolToucher {
     const topology::Topology* topology = nullptr;  // null: no binding
     int numa_node = 0;
     std::vector<int> cpus;  // where the pages are touched first
+    bool collapse = true;   // false: pages stay as they are, since a device may have pinned them
   };
   // Called on the toucher's thread.
   struct Callbacks {

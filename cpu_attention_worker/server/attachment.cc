@@ -29,11 +29,11 @@ absl::StatusOr<std::unique_ptr<Attachment>> Attachment::Start(shm::Region region
         base::LogError("step refused", {{"epoch", epoch}, {"error", message}});
         raw->Push({Event::Kind::kStepFailed, 0, epoch, message});
       });
-  if (first) {
-    attachment->StartToucher();
-  } else {
-    attachment->OnExtentsReady(attachment->extents_total_);
+  if (!first) {
+    // Every block was handed out before; touching only maps the pages into this process.
+    attachment->Push({Event::Kind::kExtentsReady, attachment->extents_total_, 0, ""});
   }
+  attachment->StartToucher(first);
   placed.metrics->attached.Set(1);
   return attachment;
 }
@@ -51,7 +51,7 @@ Attachment::~Attachment() {
   placed_.metrics->attached.Set(0);
 }
 
-void Attachment::StartToucher() {
+void Attachment::StartToucher(bool first) {
   const exchange::RegionHeader& header = side_->header();
   PoolToucher::Options options;
   options.pool = side_->pool();
@@ -60,8 +60,9 @@ void Attachment::StartToucher() {
   options.topology = placed_.topology;
   options.numa_node = placed_.placement.numa_node;
   options.cpus = placed_.placement.cpus;
+  options.collapse = first;
   PoolToucher::Callbacks callbacks;
-  callbacks.on_extents_ready = [this](uint32_t count) { OnExtentsReady(count); };
+  callbacks.on_extents_ready = [this, first](uint32_t count) { OnExtentsReady(count, first); };
   callbacks.on_warning = [this](const std::string& message) {
     base::LogWarning("pool", {{"warning", message}});
     placed_.metrics->memory_bound.Set(memory_bound() ? 1 : 0);
@@ -72,9 +73,11 @@ void Attachment::StartToucher() {
   toucher_->Start();
 }
 
-void Attachment::OnExtentsReady(uint32_t count) {
+void Attachment::OnExtentsReady(uint32_t count, bool announce) {
   placed_.metrics->extents_ready.Set(count);
-  Push({Event::Kind::kExtentsReady, count, 0, ""});
+  if (announce) {
+    Push({Event::Kind::kExtentsReady, count, 0, ""});
+  }
   if (count < extents_total_) {
     return;
   }

@@ -38,8 +38,8 @@ class Attachment {
     std::string message;
   };
 
-  // Validates the region and starts serving. `first`: the pool holds nothing yet and is touched;
-  // else all of it counts as ready at once.
+  // Validates the region and starts serving. `first`: blocks become ready as extents are
+  // touched; else all of them are at once.
   static absl::StatusOr<std::unique_ptr<Attachment>> Start(shm::Region region, bool first,
                                                            const Placed& placed);
   ~Attachment();
@@ -59,8 +59,8 @@ class Attachment {
  private:
   Attachment(std::unique_ptr<exchange::WorkerSide> side, const Placed& placed);
   void Push(Event event);
-  void OnExtentsReady(uint32_t count);
-  void StartToucher();
+  void OnExtentsReady(uint32_t count, bool announce);
+  void StartToucher(bool first);
 
   const Placed placed_;
   std::unique_ptr<exchange::WorkerSide> side_;
