@@ -115,6 +115,11 @@ class GgufModelReader {
 
   // Keys that make another model of a known architecture.
   absl::Status RefuseVariants() {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> parts,
+                            gguf_.Int("split.count", 0, kMaxInt));
+    if (parts.value_or(1) > 1) {
+      return Unsupported("split.count", "says that the model is split into several files");
+    }
     for (const char* name : {"expert_count", "expert_used_count"}) {
       TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> count, gguf_.Int(Key(name), 0, kMaxInt));
       if (count.value_or(0) > 0) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model_files/utf8.h"
 
 namespace tandem::model_files {
 namespace {
@@ -57,6 +58,15 @@ absl::Status ReadVocabulary(const GgufFile& gguf, int32_t vocab_size, TokenizerS
   return absl::OkStatus();
 }
 
+// Text that later travels as such: UTF-8 or refused.
+absl::Status ReadText(const GgufFile& gguf, absl::string_view key, std::string* out) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> text, gguf.String(key));
+  *out = text.value_or("");
+  return IsUtf8(*out) ? absl::OkStatus()
+                      : absl::InvalidArgumentError(
+                            absl::StrCat(gguf.file(), ": ", key, " is not valid UTF-8"));
+}
+
 absl::StatusOr<std::optional<int32_t>> TokenId(const GgufFile& gguf, absl::string_view key,
                                                int32_t vocab_size) {
   // Writers put 2^32 - 1 (or -1) where a model has no such token.
@@ -104,8 +114,7 @@ absl::Status ReadGgufTokenizer(const GgufFile& gguf, ModelParts* parts) {
   if (spec.kind != TokenizerSpec::Kind::kNone) {
     TANDEM_RETURN_IF_ERROR(ReadVocabulary(gguf, vocab_size, &spec));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> pre, gguf.String("tokenizer.ggml.pre"));
-  spec.gguf_pre = pre.value_or("");
+  TANDEM_RETURN_IF_ERROR(ReadText(gguf, "tokenizer.ggml.pre", &spec.gguf_pre));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<bool> space,
                           gguf.Bool("tokenizer.ggml.add_space_prefix"));
   spec.gguf_add_space_prefix = space.value_or(true);
@@ -114,9 +123,7 @@ absl::Status ReadGgufTokenizer(const GgufFile& gguf, ModelParts* parts) {
   TANDEM_ASSIGN_OR_RETURN(spec.bos_id, TokenId(gguf, "bos_token_id", vocab_size));
   TANDEM_ASSIGN_OR_RETURN(spec.eos_id, TokenId(gguf, "eos_token_id", vocab_size));
   TANDEM_ASSIGN_OR_RETURN(spec.unknown_id, TokenId(gguf, "unknown_token_id", vocab_size));
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> chat,
-                          gguf.String("tokenizer.chat_template"));
-  spec.chat_template = chat.value_or("");
+  TANDEM_RETURN_IF_ERROR(ReadText(gguf, "tokenizer.chat_template", &spec.chat_template));
   return ReadEndTokens(gguf, parts);
 }
 

@@ -279,7 +279,7 @@ class ConfigReader {
     TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> window,
                             fields_.Int("sliding_window", 0, int64_t{1} << 40));
     TANDEM_ASSIGN_OR_RETURN(const bool used, UsesWindow());
-    if (!window || !used) {
+    if (window.value_or(0) == 0 || !used) {
       return absl::OkStatus();
     }
     return CheckSlidingWindow(*window, shape(), options_,

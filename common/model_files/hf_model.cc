@@ -13,6 +13,7 @@
 #include "common/model_files/hf_config.h"
 #include "common/model_files/json_fields.h"
 #include "common/model_files/safetensors_reader.h"
+#include "common/model_files/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::model_files {
@@ -164,7 +165,9 @@ class FolderReader {
                             ReadText("chat_template.jinja", kMaxConfigBytes));
     if (jinja) {
       parts_.tokenizer.chat_template = *jinja;
-      return absl::OkStatus();
+      return IsUtf8(*jinja) ? absl::OkStatus()
+                            : absl::InvalidArgumentError(absl::StrCat(Path("chat_template.jinja"),
+                                                                      ": is not valid UTF-8"));
     }
     TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> text,
                             ReadText("chat_template.json", kMaxConfigBytes));

@@ -182,6 +182,8 @@ TEST(GgufModelTest, RefusesVariantsItCannotRun) {
   GgufWriter writer = Llama(shape);
   ExpectRefused(writer.UInt32("llama.expert_count", 8), "llama.expert_count");
   writer = Llama(shape);
+  ExpectRefused(writer.UInt32("split.count", 2), "split.count");
+  writer = Llama(shape);
   ExpectRefused(writer.String("llama.rope.scaling.type", "yarn"),
                 "llama.rope.scaling.type is yarn");
   writer = Llama(shape);
@@ -268,6 +270,18 @@ TEST(GgufModelTest, RefusesVocabulariesThatDoNotFit) {
   ExpectRefused(writer.Model(shape, "llama").Tensors(tensors), "tokenizer.ggml.tokens has 49");
   writer = Llama(TinyShape(ModelFamily::kLlama));
   ExpectRefused(writer.Floats("tokenizer.ggml.scores", {1, 2}), "scores has another length");
+}
+
+TEST(GgufModelTest, RefusesTextThatIsNoUtf8) {
+  GgufWriter writer = Llama(TinyShape(ModelFamily::kLlama));
+  std::string bytes = writer.Finish();
+  const size_t at = bytes.find("{{ messages }}");
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(0xff);
+  const auto parts = Read(bytes);
+  ASSERT_FALSE(parts.ok());
+  EXPECT_THAT(std::string(parts.status().message()),
+              HasSubstr("tokenizer.chat_template is not valid UTF-8"));
 }
 
 TEST(GgufModelTest, DummyWeightsNeedNoTensors) {
