@@ -58,8 +58,8 @@ struct Rendered {
 
 // A compiled chat template: the Jinja that chat templates use, with the meaning that transformers
 // gives it (trim_blocks, lstrip_blocks, loop controls, tojson, raise_exception, strftime_now, a
-// sandbox). Immutable and thread-safe. Templates and variables are untrusted: errors are statuses
-// (InvalidArgument, readable by TemplateErrorOf; ResourceExhausted for a limit, of kind kOther).
+// sandbox). Immutable and thread-safe. Templates and variables are untrusted: every error is
+// InvalidArgument and readable by TemplateErrorOf; one of a limit is of kind kOther.
 class ChatTemplate {
  public:
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(std::string_view source);
