@@ -63,6 +63,8 @@ absl::Status RunDir::Lock() {
     return absl::ErrnoToStatus(errno, base::StrCat("--run-dir ", path_));
   }
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    close(lock_fd_);
+    lock_fd_ = -1;  // what lies there is the other's
     return absl::FailedPreconditionError(
         base::StrCat("--run-dir ", path_, ": another tandem serve uses it"));
   }

@@ -58,8 +58,10 @@ class Stack {
         environment_(CurrentEnvironment()),
         cpu_({.port_file = dir->File("cpu-attention-worker.ports")}),
         gpu_({.port_file = dir->File("gpu-worker.ports"), .num_ports = 2}),
-        router_(
-            {.port_file = dir->File("router.ports"), .num_ports = 2, .wait_until_ready = true}) {
+        router_({.port_file = dir->File("router.ports"),
+                 .num_ports = 2,
+                 .metrics_index = kRouterMetrics,
+                 .wait_until_ready = true}) {
     for (const std::string& name : spec.Variables()) {
       environment_.erase(name);  // children get what it says as flags
     }
