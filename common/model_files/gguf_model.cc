@@ -92,7 +92,6 @@ class GgufModelReader {
       const char* name;
       ModelFamily family;
     } known[] = {{"llama", ModelFamily::kLlama},
-                 {"mistral", ModelFamily::kMistral},
                  {"qwen2", ModelFamily::kQwen2},
                  {"qwen3", ModelFamily::kQwen3},
                  {"phi3", ModelFamily::kPhi3}};
@@ -110,7 +109,8 @@ class GgufModelReader {
     }
     return Unsupported("general.architecture",
                        absl::StrCat("is ", absl::CHexEscape(name->substr(0, 40)),
-                                    "; supported: llama, mistral, qwen2, qwen3, phi3"));
+                                    "; supported: llama (mistral models among them), qwen2, "
+                                    "qwen3, phi3"));
   }
 
   // Keys that make another model of a known architecture.
