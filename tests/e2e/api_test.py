@@ -15,7 +15,7 @@ BAD = [
     ("/v1/completions", b"[1, 2]", 400, None),
     ("/v1/completions", {"prompt": "x", "model": "no-such-model"}, 404, "model"),
     ("/v1/completions", {"max_tokens": 5}, 400, "prompt"),
-    ("/v1/completions", {"prompt": ""}, 400, "prompt"),
+    ("/v1/completions", {"prompt": []}, 400, "prompt"),
     ("/v1/completions", {"prompt": {"a": 1}}, 400, "prompt"),
     ("/v1/completions", {"prompt": "x", "max_tokens": -1}, 400, "max_tokens"),
     ("/v1/completions", {"prompt": "x", "max_tokens": 0}, 400, "max_tokens"),

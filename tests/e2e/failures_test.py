@@ -37,13 +37,15 @@ class CpuAttentionWorkerDies(unittest.TestCase):
         self.deaths("asymmetric", 1)
 
     def test_device_sequences_go_on_meanwhile(self):
-        with Stack(TINY, *EXACT, "--offload", "off") as stack:
+        with Stack(TINY, *EXACT) as stack:
             want = stack.greedy(PROMPTS[0], LONG)
+            wait_until(lambda: stack.metric("tandem_worker_cpu_attention_up") == 1, "attached")
             stream = TokenStream(stack, PROMPTS[0], LONG)
             stream.wait_more(5)
             stack.kill("cpu-attention-worker")
             self.assertEqual(stream.finish().tokens, want)
             self.assertTrue(stream.done)
+            self.assertEqual(stack.metric("tandem_worker_decode_tokens_total", tier="cpu"), 0)
             wait_until(lambda: stack.metric("tandem_worker_cpu_attention_up") == 1, "attached again")
 
 
