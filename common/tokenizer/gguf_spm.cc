@@ -16,8 +16,6 @@ namespace {
 
 enum TokenType { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
-constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
-
 // Scores say which merge goes first; merges are the pairs of symbols whose texts joined are a
 // token.
 class SpmMerges {
@@ -178,6 +176,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BuildGgufSpm(const TokenizerSpec& spe
   spaces.pattern = " ";
   spaces.content = kSpaceMark;
   parts.normalizer.push_back(std::move(spaces));
+  CutAtSpaces(&parts);
   parts.drops_first_space = spec.gguf_add_space_prefix;
   parts.starts_after_control = true;
   TANDEM_RETURN_IF_ERROR(

@@ -27,6 +27,25 @@ absl::Status SetEnds(const TokenizerSpec& spec, bool add_bos, bool add_eos, Pipe
   return absl::OkStatus();
 }
 
+void CutAtSpaces(PipelineParts* parts) {
+  const std::string_view mark = kSpaceMark;
+  bool has_space = false;
+  for (const VocabularyToken& token : parts->tokens) {
+    std::string_view text = token.text;
+    has_space = has_space || text == mark;
+    while (text.starts_with(mark)) text.remove_prefix(mark.size());
+    if (!token.special && text.find(mark) != std::string_view::npos) {
+      return;
+    }
+  }
+  if (has_space) {
+    PreTokenizerStep step;
+    step.kind = PreTokenizerStep::Kind::kBeforeRuns;
+    step.literal = kSpaceMark;
+    parts->pre_tokenizer.push_back(std::move(step));
+  }
+}
+
 PipelineTokenizer::PipelineTokenizer(PipelineParts parts)
     : normalizer_(std::move(parts.normalizer)),
       pre_tokenizer_(std::move(parts.pre_tokenizer)),

@@ -44,6 +44,14 @@ struct PipelineParts {
 // id is outside the vocabulary.
 absl::Status SetEnds(const TokenizerSpec& spec, bool add_bos, bool add_eos, PipelineParts* parts);
 
+// Sentencepiece's spelling of a space.
+inline constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
+
+// Cuts texts in front of spaces where the vocabulary allows: where a space is a token, and stands
+// in tokens in front only, no merge reaches over that cut, and short words are faster than long
+// texts.
+void CutAtSpaces(PipelineParts* parts);
+
 // Encodes in five steps: added tokens are found, what is left is normalized, cut into words, and
 // each word is cut into tokens by the model; then BOS and EOS. Every kind of vocabulary but
 // sentencepiece files is such a pipeline.

@@ -89,6 +89,22 @@ absl::Status Split(const PreTokenizerStep& step, const Word& word, std::vector<W
   return absl::OkStatus();
 }
 
+void CutBeforeRuns(const std::string& literal, const Word& word, std::vector<Word>* out) {
+  size_t begin = 0;
+  size_t run_end = 0;  // where the last run of literals stopped
+  for (size_t at = word.text.find(literal); at != std::string_view::npos;
+       at = word.text.find(literal, at + literal.size())) {
+    if (at != run_end && at > begin) {
+      out->push_back({word.text.substr(begin, at - begin), word.starts_text && begin == 0});
+      begin = at;
+    }
+    run_end = at + literal.size();
+  }
+  if (begin < word.text.size()) {
+    out->push_back({word.text.substr(begin), word.starts_text && begin == 0});
+  }
+}
+
 absl::Status Metaspace(const PreTokenizerStep& step, const Word& word,
                        std::deque<std::string>* arena, std::vector<Word>* out) {
   std::string text = ReplaceAll(word.text, " ", step.literal);
@@ -130,6 +146,9 @@ absl::Status ApplyPreTokenizer(const std::vector<PreTokenizerStep>& steps,
             arena->emplace_back(1, ' ').append(word.text);
             out.push_back({arena->back(), word.starts_text});
           }
+          break;
+        case PreTokenizerStep::Kind::kBeforeRuns:
+          CutBeforeRuns(step.literal, word, &out);
           break;
         case PreTokenizerStep::Kind::kMetaspace:
           TANDEM_RETURN_IF_ERROR(Metaspace(step, word, arena, &out));

@@ -20,13 +20,14 @@ struct PreTokenizerStep {
     kSplitRegex,
     kSplitString,
     kPrefixSpace,  // puts a space in front of a text that has none there
-    kMetaspace     // spaces become `literal`, and one is put in front
+    kMetaspace,    // spaces become `literal`, and one is put in front
+    kBeforeRuns    // cut in front of each run of `literal`s
   };
   enum class Prepend { kAlways, kFirst, kNever };
 
   Kind kind = Kind::kSplitRegex;
   std::shared_ptr<const Regex> regex;  // kSplitRegex
-  std::string literal;                 // kSplitString, kMetaspace
+  std::string literal;                 // kSplitString, kMetaspace, kBeforeRuns
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;                 // the matches are what lies between
   Prepend prepend = Prepend::kAlways;  // kMetaspace

@@ -10,13 +10,12 @@
 #include "common/tokenizer/builders.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/normalizer.h"
+#include "common/tokenizer/pipeline_tokenizer.h"
 #include "common/tokenizer/sentencepiece_model.h"
 #include "common/tokenizer/unicode.h"
 
 namespace tandem::tokenizer {
 namespace {
-
-constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
 
 // Control pieces are found here, what lies between them is encoded by the library.
 class SentencePieceTokenizer : public Tokenizer {

@@ -1,44 +1,61 @@
 #include "common/tokenizer/sentencepiece_model.h"
 
-#include <sentencepiece_processor.h>
+#include <dlfcn.h>
 
-#include <utility>
+#include <filesystem>
+#include <system_error>
 
 namespace tandem::tokenizer {
+namespace {
 
-struct SentencePieceModel::Impl {
-  sentencepiece::SentencePieceProcessor processor;
+constexpr char kModuleName[] = "libtandem_sentencepiece.so";
+
+// The module's own symbols come before the program's. The sanitizers' runtimes refuse that flag;
+// their builds use the module only in programs without libprotobuf.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL;
+#else
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+#endif
+
+struct OpenedModule {
+  const SentencePieceApi* api = nullptr;
+  std::string error;
 };
 
-SentencePieceModel::SentencePieceModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SentencePieceModel::~SentencePieceModel() = default;
+// The module stands in lib/ beside the folder of the running program. Never closed again.
+OpenedModule OpenModule() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path path = program.parent_path().parent_path() / "lib" / kModuleName;
+  void* handle = dlopen(path.c_str(), kOpenFlags);
+  if (handle == nullptr) {
+    return {nullptr, std::string("the sentencepiece module cannot be opened: ") + dlerror()};
+  }
+  using GetApi = const SentencePieceApi* (*)();
+  const auto get_api = reinterpret_cast<GetApi>(dlsym(handle, kSentencePieceApiSymbol));
+  if (get_api == nullptr) {
+    return {nullptr, path.string() + " has no symbol " + kSentencePieceApiSymbol};
+  }
+  return {get_api(), ""};
+}
+
+}  // namespace
 
 std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(std::string_view file,
                                                              std::string* error) {
-  auto impl = std::make_unique<Impl>();
-  const auto status = impl->processor.LoadFromSerializedProto(file);
-  if (!status.ok()) {
-    *error = status.ToString();
+  static const OpenedModule module = OpenModule();
+  if (module.api == nullptr) {
+    *error = module.error;
     return nullptr;
   }
-  return std::unique_ptr<SentencePieceModel>(new SentencePieceModel(std::move(impl)));
-}
-
-bool SentencePieceModel::Encode(std::string_view text, std::vector<int>* ids,
-                                std::string* error) const {
-  const auto status = impl_->processor.Encode(text, ids);
-  if (!status.ok()) {
-    *error = status.ToString();
+  void* processor = module.api->load(file, error);
+  if (processor == nullptr) {
+    return nullptr;
   }
-  return status.ok();
+  return std::unique_ptr<SentencePieceModel>(new SentencePieceModel(*module.api, processor));
 }
 
-int SentencePieceModel::size() const { return impl_->processor.GetPieceSize(); }
-std::string SentencePieceModel::Piece(int id) const { return impl_->processor.IdToPiece(id); }
-bool SentencePieceModel::IsControl(int id) const { return impl_->processor.IsControl(id); }
-bool SentencePieceModel::IsUnknown(int id) const { return impl_->processor.IsUnknown(id); }
-bool SentencePieceModel::IsByte(int id) const { return impl_->processor.IsByte(id); }
-int SentencePieceModel::bos_id() const { return impl_->processor.bos_id(); }
-int SentencePieceModel::eos_id() const { return impl_->processor.eos_id(); }
+SentencePieceModel::~SentencePieceModel() { api_.destroy(processor_); }
 
 }  // namespace tandem::tokenizer

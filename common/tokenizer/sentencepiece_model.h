@@ -5,33 +5,38 @@
 #include <string_view>
 #include <vector>
 
+#include "common/tokenizer/sentencepiece_api.h"
+
 namespace tandem::tokenizer {
 
-// The sentencepiece library behind types of the standard library alone: its header and Abseil's
-// both define absl::string_view and cannot meet in one file. Immutable and thread-safe.
+// A model of the sentencepiece library, reached through its module. Immutable and thread-safe.
 class SentencePieceModel {
  public:
-  // Null, with the reason in `error`, when `file` is no valid model.
+  // Null, with the reason in `error`, when `file` is no valid model or the module cannot be opened.
   static std::unique_ptr<SentencePieceModel> Load(std::string_view file, std::string* error);
   ~SentencePieceModel();
   SentencePieceModel(const SentencePieceModel&) = delete;
   SentencePieceModel& operator=(const SentencePieceModel&) = delete;
 
   // False, with the reason in `error`, when the library fails.
-  bool Encode(std::string_view text, std::vector<int>* ids, std::string* error) const;
+  bool Encode(std::string_view text, std::vector<int>* ids, std::string* error) const {
+    return api_.encode(processor_, text, ids, error);
+  }
 
-  int size() const;
-  std::string Piece(int id) const;
-  bool IsControl(int id) const;
-  bool IsUnknown(int id) const;
-  bool IsByte(int id) const;
-  int bos_id() const;  // -1: none
-  int eos_id() const;
+  int size() const { return api_.size(processor_); }
+  std::string Piece(int id) const { return api_.piece(processor_, id); }
+  bool IsControl(int id) const { return api_.is_control(processor_, id); }
+  bool IsUnknown(int id) const { return api_.is_unknown(processor_, id); }
+  bool IsByte(int id) const { return api_.is_byte(processor_, id); }
+  int bos_id() const { return api_.bos_id(processor_); }  // -1: none
+  int eos_id() const { return api_.eos_id(processor_); }
 
  private:
-  struct Impl;
-  explicit SentencePieceModel(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  SentencePieceModel(const SentencePieceApi& api, void* processor)
+      : api_(api), processor_(processor) {}
+
+  const SentencePieceApi& api_;
+  void* processor_;
 };
 
 }  // namespace tandem::tokenizer

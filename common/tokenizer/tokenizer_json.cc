@@ -102,6 +102,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const TokenizerSpec& spec) {
   TANDEM_RETURN_IF_ERROR(
       ReadPreTokenizer(file.value("pre_tokenizer", Json()), &parts.pre_tokenizer, &byte_level));
   TANDEM_RETURN_IF_ERROR(ReadModel(file.at("model"), byte_level, &parts));
+  if (!byte_level && file.at("model").value("type", "BPE") == "BPE") {
+    CutAtSpaces(&parts);
+  }
   TokenDecoder decoder;
   TANDEM_RETURN_IF_ERROR(decoder.Read(file.value("decoder", Json())));
   for (VocabularyToken& token : parts.tokens) {
