@@ -17,6 +17,7 @@ BASE = ROOT / "deploy/kustomize/base"
 DOCKERFILE = ROOT / "docker/Dockerfile"
 PROGRAMS = ("tandem", "tandem-router", "tandem-gpu-worker", "tandem-cpu-attention-worker")
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/bin"))
+MODULES = sorted(BIN.parent.glob("lib/*.so"))
 METRIC = re.compile(r"\btandem_\w+")
 
 
@@ -55,13 +56,15 @@ class Image(unittest.TestCase):
         text = DOCKERFILE.read_text()
         for program in PROGRAMS:
             self.assertIn(f"build/bin/{program} ", text)
+        for module in MODULES:  # the programs look for them in lib/ beside their own folder
+            self.assertRegex(text, rf"build/lib/{module.name} /usr/local/lib/")
         self.assertRegex(text.split("FROM ")[-1], r"\nUSER (?!0|root)")
 
     def test_runtime_packages_cover_the_programs(self):
         listed = set(re.findall(r"^ +(lib[\w.+-]+) \\$", DOCKERFILE.read_text(), re.MULTILINE))
         needed = set()
-        for program in PROGRAMS:
-            dynamic = subprocess.run(["readelf", "-d", BIN / program], capture_output=True, text=True, check=True).stdout
+        for binary in [BIN / program for program in PROGRAMS] + MODULES:
+            dynamic = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True).stdout
             needed |= set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
         for library in sorted(needed - {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}):
             owner = subprocess.run(["dpkg", "-S", f"*/{library}"], capture_output=True, text=True, check=False).stdout
