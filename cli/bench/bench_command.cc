@@ -3,13 +3,29 @@
 #include <cstdio>
 
 #include "cli/bench/serve_bench.h"
+#if TANDEM_HAS_CPU_BENCH
+#include "cli/bench/attention_bench.h"
+#include "cli/bench/exchange_bench.h"
+#endif
 
 namespace tandem::cli {
 namespace {
 
+std::vector<BenchSubcommand> BuiltIn() {
+  std::vector<BenchSubcommand> subcommands;
+  subcommands.push_back(
+      {"serve", "load a running server and measure throughput and latencies", RunServeBench});
+#if TANDEM_HAS_CPU_BENCH
+  subcommands.push_back({"attention", "decode attention of the CPU worker against its read limit",
+                         RunBenchAttention});
+  subcommands.push_back(
+      {"exchange", "round trip of one layer between the two processes", RunBenchExchange});
+#endif
+  return subcommands;
+}
+
 std::vector<BenchSubcommand>& Subcommands() {
-  static std::vector<BenchSubcommand> subcommands = {
-      {"serve", "load a running server and measure throughput and latencies", RunServeBench}};
+  static std::vector<BenchSubcommand> subcommands = BuiltIn();
   return subcommands;
 }
 
