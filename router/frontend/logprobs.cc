@@ -58,13 +58,22 @@ int64_t AppendTokenName(const TokenNaming& naming, int32_t id, std::string* out)
   return characters;
 }
 
-template <typename Tops>
-void LegacyLogprobs::AddToken(int32_t id, const v1::TokenLogprob* chosen, const Tops& tops) {
+void LegacyLogprobs::AddName(int32_t id, bool hidden) {
   for (std::string* list : {&tokens_, &token_logprobs_, &top_logprobs_, &text_offsets_}) {
     Separate(list);
   }
   AppendJsonInt(offset_, &text_offsets_);
-  offset_ += AppendTokenName(naming_, id, &tokens_);
+  if (!hidden) {
+    offset_ += AppendTokenName(naming_, id, &tokens_);
+  } else if (naming_.as_token_ids) {
+    AppendTokenName(naming_, id, &tokens_);
+  } else {
+    tokens_ += "\"\"";
+  }
+}
+
+void LegacyLogprobs::AddValues(const v1::TokenLogprob* chosen,
+                               const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& tops) {
   if (chosen == nullptr) {
     token_logprobs_ += "null";
     top_logprobs_ += "null";
@@ -92,13 +101,15 @@ void LegacyLogprobs::AddToken(int32_t id, const v1::TokenLogprob* chosen, const 
 }
 
 void LegacyLogprobs::Add(const v1::TokenOutput& token) {
-  AddToken(token.token_id(), token.has_chosen() ? &token.chosen() : nullptr, token.top_logprobs());
+  AddName(token.token_id(), /*hidden=*/false);
+  AddValues(token.has_chosen() ? &token.chosen() : nullptr, token.top_logprobs());
 }
 
-void LegacyLogprobs::AddPrompt(int32_t id, const v1::PromptTokenLogprobs* logprobs) {
+void LegacyLogprobs::AddPrompt(int32_t id, bool hidden, const v1::PromptTokenLogprobs* logprobs) {
   static const google::protobuf::RepeatedPtrField<v1::TokenLogprob> kNone;
   const bool known = logprobs != nullptr && logprobs->has_actual();
-  AddToken(id, known ? &logprobs->actual() : nullptr, known ? logprobs->top_logprobs() : kNone);
+  AddName(id, hidden);
+  AddValues(known ? &logprobs->actual() : nullptr, known ? logprobs->top_logprobs() : kNone);
 }
 
 std::string LegacyLogprobs::Take() {

@@ -26,14 +26,15 @@ class LegacyLogprobs {
   explicit LegacyLogprobs(TokenNaming naming) : naming_(naming) {}
 
   void Add(const v1::TokenOutput& token);
-  // A prompt token, for echo. The first has no logprobs.
-  void AddPrompt(int32_t id, const v1::PromptTokenLogprobs* logprobs);
+  // A prompt token, for echo. The first has no logprobs. `hidden`: no part of the prompt's text.
+  void AddPrompt(int32_t id, bool hidden, const v1::PromptTokenLogprobs* logprobs);
   // What was added since the last Take, as JSON.
   std::string Take();
 
  private:
-  template <typename Tops>
-  void AddToken(int32_t id, const v1::TokenLogprob* chosen, const Tops& tops);
+  void AddName(int32_t id, bool hidden);
+  void AddValues(const v1::TokenLogprob* chosen,
+                 const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& tops);
 
   TokenNaming naming_;
   std::string tokens_, token_logprobs_, top_logprobs_, text_offsets_;

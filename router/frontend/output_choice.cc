@@ -50,11 +50,20 @@ void OutputChoice::AddPromptLogprobs(const v1::GenerateResponse& response) {
   if (request_->echo && request_->logprobs) {
     for (size_t i = 0; i < prompt_->tokens.size(); ++i) {
       const bool known = i < static_cast<size_t>(entries.size());
-      legacy_logprobs_.AddPrompt(prompt_->tokens[i],
+      legacy_logprobs_.AddPrompt(prompt_->tokens[i], i == 0 && HasHiddenStart(),
                                  known ? &entries.Get(static_cast<int>(i)) : nullptr);
     }
     has_logprobs_ = true;
   }
+}
+
+bool OutputChoice::HasHiddenStart() const {
+  if (model_text_ == nullptr) {
+    return false;
+  }
+  const tokenizer::Tokenizer& tokenizer = *model_text_->tokenizer;
+  const int32_t first = prompt_->tokens[0];
+  return tokenizer.IsSpecial(first) && !prompt_->text.starts_with(tokenizer.TokenText(first));
 }
 
 void OutputChoice::Add(const v1::GenerateResponse& response) {

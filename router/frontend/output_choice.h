@@ -43,6 +43,8 @@ class OutputChoice {
 
  private:
   void AddPromptLogprobs(const v1::GenerateResponse& response);
+  // The tokenizer put a BOS before the text.
+  bool HasHiddenStart() const;
   // Returns false when a stop string ended the sequence.
   bool AddToken(const v1::TokenOutput& token, bool is_stop_token);
   void AddEnd(const v1::GenerateResponse& response);

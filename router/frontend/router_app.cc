@@ -180,10 +180,12 @@ void RouterApp::AnswerError(const Call& call, const ApiError& error) {
   if (error.http_status == 401) {
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
   }
-  base::LogInfo("request refused", {{"request_id", call.request_id},
-                                    {"path", call.path.substr(0, 128)},
-                                    {"status", error.http_status},
-                                    {"error", error.message}});
+  const bool probe = call.route == Route::kHealth || call.route == Route::kReady;
+  base::Log(probe ? base::LogLevel::kDebug : base::LogLevel::kInfo, "request refused",
+            {{"request_id", call.request_id},
+             {"path", call.path.substr(0, 128)},
+             {"status", error.http_status},
+             {"error", error.message}});
   Answer(call, std::move(response));
 }
 

@@ -141,7 +141,8 @@ std::optional<Value> FindDictMethod(const Value& self, std::string_view name) {
 
 std::optional<Value> FindListMethod(const Value& self, std::string_view name) {
   if (name == "copy" && !self.is_tuple()) {
-    return Value::FunctionOf("copy", [self](Interpreter&, const Arguments&) { return self; });
+    return Value::FunctionOf(
+        "copy", [self](Interpreter&, const Arguments&) { return self; }, self.Depth() + 1);
   }
   if (!IsOneOf(name, {"index", "count"})) return std::nullopt;
   return Value::FunctionOf(
@@ -158,7 +159,8 @@ std::optional<Value> FindListMethod(const Value& self, std::string_view name) {
         }
         return counts ? Value::Of(count)
                       : interpreter.FailType("ValueError: the value is not in the list");
-      });
+      },
+      self.Depth() + 1);
 }
 
 bool IsMutatingMethod(const Value& self, std::string_view name) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +55,9 @@ class ExpressionParser {
   void Leave() { --depth_; }
 
  private:
+  // Of expressions and blocks in each other; real templates stay under 20.
+  static constexpr int kMaxDepth = 100;
+
   ExpressionPtr Make(Expression::Kind kind) const;
   ExpressionPtr ParseConditional();
   ExpressionPtr ParseOr();

@@ -32,6 +32,7 @@ Interpreter::Interpreter(const RenderOptions& options) : options_(options) {}
 
 Interpreter::~Interpreter() {
   for (const auto& space : namespaces_) space->attributes.clear();
+  for (const auto& value : held_) *value = Value();
   for (const ScopePtr& scope : captured_) scope->variables.clear();
 }
 

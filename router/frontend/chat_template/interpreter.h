@@ -130,8 +130,9 @@ class Interpreter {
   int64_t bytes_ = 0;
   int frames_ = 0;  // of the C++ stack
   int calls_ = 0;   // of macros and recursive loops
-  // Both may hold themselves; emptied at the end.
+  // What may hold itself; emptied at the end.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
+  std::vector<std::shared_ptr<Value>> held_;
   std::vector<ScopePtr> captured_;
 };
 

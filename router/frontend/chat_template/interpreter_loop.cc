@@ -37,9 +37,10 @@ Interpreter::Flow Interpreter::RunLoop(const Statement& statement, const ScopePt
   if (!items) return Flow::kNormal;
   if (items->empty()) return Execute(statement.otherwise, scope, out);
   auto loop = std::make_shared<Loop>();
-  loop->items = std::make_shared<const List>(List{*std::move(items)});
+  const Value list = MakeList(*std::move(items));
+  if (failed()) return Flow::kNormal;
+  loop->items = list.shared_list();
   loop->depth = depth;
-  loop->last_changed = std::make_shared<Value>();
   if (statement.recursive) {
     captured_.push_back(scope);
     loop->recurse = [&statement, scope, depth](Interpreter& self, const Arguments& arguments) {
@@ -87,19 +88,30 @@ Value Interpreter::LoopAttribute(const std::shared_ptr<Loop>& loop, const std::s
     return index + 1 < count ? loop->items->items[index + 1]
                              : Value::UndefinedOf("there is no next item");
   }
+  const int depth = Value::Of(loop).Depth() + 1;
   if (name == "cycle") {
-    return Value::FunctionOf(name, [loop](Interpreter& self, const Arguments& arguments) {
-      if (arguments.positional.empty()) return self.FailType("TypeError: no items for cycling");
-      return arguments.positional[loop->index % arguments.positional.size()];
-    });
+    return Value::FunctionOf(
+        name,
+        [loop](Interpreter& self, const Arguments& arguments) {
+          if (arguments.positional.empty()) return self.FailType("TypeError: no items for cycling");
+          return arguments.positional[loop->index % arguments.positional.size()];
+        },
+        depth);
   }
   if (name == "changed") {
-    return Value::FunctionOf(name, [loop](Interpreter& self, const Arguments& arguments) {
-      const Value now = self.MakeList(arguments.positional, true);
-      const bool changed = !Value::Equal(*loop->last_changed, now);
-      *loop->last_changed = now;
-      return Value::Of(changed);
-    });
+    return Value::FunctionOf(
+        name,
+        [loop](Interpreter& self, const Arguments& arguments) {
+          const Value now = self.MakeList(arguments.positional, true);
+          if (!loop->last_changed) {
+            loop->last_changed = std::make_shared<Value>();
+            self.held_.push_back(loop->last_changed);
+          }
+          const bool changed = !Value::Equal(*loop->last_changed, now);
+          *loop->last_changed = now;
+          return Value::Of(changed);
+        },
+        depth);
   }
   return Value::UndefinedOf(base::StrCat("'LoopContext object' has no attribute '", name, "'"));
 }

@@ -79,12 +79,28 @@ Value Value::ListOf(std::vector<Value> items) { return Of(MakeList(std::move(ite
 Value Value::TupleOf(std::vector<Value> items) { return Of(MakeList(std::move(items), true)); }
 
 int Value::Depth() const {
-  if (is(Kind::kList)) return list().depth;
-  return is(Kind::kDict) ? dict().depth() : 0;
+  switch (kind()) {
+    case Kind::kList:
+      return list().depth;
+    case Kind::kDict:
+      return dict().depth();
+    case Kind::kCallable:
+      return callable().depth;
+    case Kind::kLoop:
+      return loop()->items->depth + 1;
+    default:
+      return 0;
+  }
 }
 
-Value Value::FunctionOf(std::string name, Function function) {
-  return Of(std::make_shared<const Callable>(Callable{std::move(name), std::move(function)}));
+Value::Value() {
+  static const auto& nothing = *new auto(std::make_shared<const Undefined>());
+  data_ = nothing;
+}
+
+Value Value::FunctionOf(std::string name, Function function, int depth) {
+  return Of(std::make_shared<const Callable>(
+      Callable{std::move(name), std::move(function), false, depth}));
 }
 
 Value Value::UndefinedOf(std::string message, bool unsafe) {

@@ -72,6 +72,7 @@ struct Callable {
   std::string name;
   Function function;
   bool is_macro = false;
+  int depth = 0;  // of what it is bound to
 };
 
 // The `loop` of a for. Items are all known.
@@ -79,8 +80,8 @@ struct Loop {
   std::shared_ptr<const List> items;
   size_t index = 0;
   int depth = 1;
-  Function recurse;  // empty unless the for is recursive
-  std::shared_ptr<Value> last_changed;
+  Function recurse;                     // empty unless the for is recursive
+  std::shared_ptr<Value> last_changed;  // null until changed() is asked
 };
 
 struct Range {
@@ -106,7 +107,7 @@ class Value {
     kRange
   };
 
-  Value() : data_(std::make_shared<const Undefined>()) {}
+  Value();  // undefined
   static Value None() { return Value(Data(std::monostate())); }
   static Value Of(bool value) { return Value(Data(value)); }
   static Value Of(Integer value) { return Value(Data(value)); }
@@ -126,7 +127,8 @@ class Value {
   static Value Of(std::shared_ptr<const Callable> callable) {
     return Value(Data(std::move(callable)));
   }
-  static Value FunctionOf(std::string name, Function function);
+  // `depth`: of the value that the function holds, if any.
+  static Value FunctionOf(std::string name, Function function, int depth = 0);
   static Value Of(std::shared_ptr<Loop> loop) { return Value(Data(std::move(loop))); }
   static Value Of(Range range) { return Value(Data(range)); }
   static Value UndefinedOf(std::string message, bool unsafe = false);
@@ -158,7 +160,8 @@ class Value {
   const Range& range() const { return std::get<Range>(data_); }
 
   bool Truthy() const;
-  // How deep lists and dicts are nested in it; 0 for any other value.
+  // How deep values are nested in it: lists, dicts, bound methods, loops; 0 for any other value.
+  // (Namespaces and macros may form cycles; the interpreter keeps them apart.)
   int Depth() const;
   // Python's ==. Structures of more than a million parts compare as different: equal parts may be
   // shared, so that time is no measure of memory.
