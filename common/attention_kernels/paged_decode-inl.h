@@ -198,10 +198,17 @@ inline float SoftmaxRow(const Tile<Policy>& tile, float* scores, typename Policy
   return old_max - new_max;
 }
 
-// acc [G, kVectors * 16 columns] = acc * correction + weights * V, for columns that start at `v`.
+// Columns of V that stand together: rows (pairs of rows) follow each other at `row_stride`.
+template <class Policy>
+struct Columns {
+  const typename Policy::Element* v = nullptr;
+  int row_stride = 0;
+};
+
+// acc [G, kVectors * 16 columns] = acc * correction + weights * V; `out` is the first column's.
 template <class Policy, int G, int kVectors>
-inline void AccumulateColumns(const Tile<Policy>& tile, const typename Policy::Element* v,
-                              int row_stride, const typename Policy::Weight (*weights)[kTileTokens],
+inline void AccumulateColumns(const Tile<Policy>& tile, const Columns<Policy>& columns,
+                              const typename Policy::Weight (*weights)[kTileTokens],
                               const float* correction, float* out) {
   Ops::Vec acc[G][kVectors];
 #pragma GCC unroll 8
@@ -217,7 +224,7 @@ inline void AccumulateColumns(const Tile<Policy>& tile, const typename Policy::E
     typename Policy::Data data[kVectors];
 #pragma GCC unroll 8
     for (int c = 0; c < kVectors; ++c) {
-      data[c] = Policy::Load(v + i * row_stride + c * kLanes * Policy::kPerStep);
+      data[c] = Policy::Load(columns.v + i * columns.row_stride + c * kLanes * Policy::kPerStep);
     }
 #pragma GCC unroll 8
     for (int g = 0; g < G; ++g) {
@@ -231,7 +238,8 @@ inline void AccumulateColumns(const Tile<Policy>& tile, const typename Policy::E
   if (tile.tokens % Policy::kPerStep != 0) {
     // The last pair's second token is stale: not even zero times it may enter.
     for (int c = 0; c < kVectors; ++c) {
-      const auto data = Policy::LoadFirst(v + steps * row_stride + c * kLanes * Policy::kPerStep);
+      const auto data =
+          Policy::LoadFirst(columns.v + steps * columns.row_stride + c * kLanes * Policy::kPerStep);
       for (int g = 0; g < G; ++g) {
         const auto w = Policy::Broadcast(&weights[g][steps * Policy::kPerStep]);
         acc[g][c] = Policy::Dot(acc[g][c], data, w);
@@ -283,11 +291,11 @@ void AttendTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows) {
     const int row_stride = width * Policy::kPerStep;
     int column = 0;
     for (; column + kColumns * kLanes <= width; column += kColumns * kLanes) {
-      AccumulateColumns<Policy, G, kColumns>(tile, v + column * Policy::kPerStep, row_stride,
+      AccumulateColumns<Policy, G, kColumns>(tile, {v + column * Policy::kPerStep, row_stride},
                                              weights, correction, rows.acc + begin + column);
     }
     for (; column < width; column += kLanes) {
-      AccumulateColumns<Policy, G, 1>(tile, v + column * Policy::kPerStep, row_stride, weights,
+      AccumulateColumns<Policy, G, 1>(tile, {v + column * Policy::kPerStep, row_stride}, weights,
                                       correction, rows.acc + begin + column);
     }
   }

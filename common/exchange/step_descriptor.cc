@@ -63,6 +63,9 @@ absl::Status ReadSlot(const RegionHeader& header, const std::byte* base, int slo
   out->scale = slot_header.scale;
   out->rows.resize(slot_header.num_rows);
   std::memcpy(out->rows.data(), base + place.rows_offset, out->rows.size() * sizeof(RowDescriptor));
+  if (slot_header.table_entries == 0) {
+    return BadRow(slot, 0, "table leaves the slot's entries");
+  }
   out->tables.resize(slot_header.table_entries);
   std::memcpy(out->tables.data(), base + place.tables_offset, out->tables.size() * sizeof(int32_t));
   for (size_t i = 0; i < out->rows.size(); ++i) {

@@ -97,17 +97,17 @@ void ScatterV(const PoolGeometry& geometry, int32_t t, const uint16_t* row, uint
 
 // Element is float or uint16_t (bfloat16 bits).
 template <typename Element>
-void StoreTokenAs(const PoolGeometry& geometry, std::byte* layer_base, int32_t t, const void* k,
-                  const void* v, DType row_dtype) {
+void StoreTokenAs(const PoolGeometry& geometry, std::byte* layer_base, int32_t t,
+                  const TokenRow& row) {
   Element scratch[kMaxHeadDim];
   const size_t head_bytes = geometry.head_bytes();
   const size_t v_offset = geometry.k_tile_bytes();
   for (int32_t head = 0; head < geometry.num_kv_heads; ++head) {
     std::byte* tiles = layer_base + static_cast<size_t>(head) * head_bytes;
     const size_t first = static_cast<size_t>(head) * static_cast<size_t>(geometry.head_dim);
-    ScatterK(geometry, t, ConvertRow(k, first, geometry.head_dim, row_dtype, scratch),
+    ScatterK(geometry, t, ConvertRow(row.k, first, geometry.head_dim, row.dtype, scratch),
              reinterpret_cast<Element*>(tiles));
-    ScatterV(geometry, t, ConvertRow(v, first, geometry.head_dim, row_dtype, scratch),
+    ScatterV(geometry, t, ConvertRow(row.v, first, geometry.head_dim, row.dtype, scratch),
              reinterpret_cast<Element*>(tiles + v_offset));
   }
 }
@@ -185,14 +185,14 @@ absl::Status ValidateGeometry(const PoolGeometry& geometry) {
   return absl::OkStatus();
 }
 
-void StoreToken(const PoolGeometry& geometry, std::byte* layer_base, int32_t t, const void* k,
-                const void* v, DType row_dtype) {
+void StoreToken(const PoolGeometry& geometry, std::byte* layer_base, int32_t t,
+                const TokenRow& row) {
   if (geometry.dtype == DType::kFloat32) {
-    StoreTokenAs<float>(geometry, layer_base, t, k, v, row_dtype);
+    StoreTokenAs<float>(geometry, layer_base, t, row);
     return;
   }
   TANDEM_CHECK(geometry.dtype == DType::kBFloat16);
-  StoreTokenAs<uint16_t>(geometry, layer_base, t, k, v, row_dtype);
+  StoreTokenAs<uint16_t>(geometry, layer_base, t, row);
 }
 
 void LoadToken(const PoolGeometry& geometry, const std::byte* layer_base, int32_t t, float* k,

@@ -40,23 +40,47 @@ struct PoolGeometry {
 // or not multiples of 16.
 absl::Status ValidateGeometry(const PoolGeometry& geometry);
 
-// Stores one token's K and V of all heads: k, v [num_kv_heads, head_dim] in `row_dtype` (float32,
-// bfloat16 or float16), converted to the pool's dtype. `layer_base` is pool + LayerOffset(block,
-// layer); `t` the token's index in the block. Idempotent. Any thread; distinct tokens may be stored
+// One token's K and V of all heads: [num_kv_heads, head_dim] each, in `dtype` (float32, bfloat16 or
+// float16).
+struct TokenRow {
+  const void* k = nullptr;
+  const void* v = nullptr;
+  DType dtype = DType::kFloat32;
+};
+
+// Stores a token, converted to the pool's dtype. `layer_base` is pool + LayerOffset(block, layer);
+// `t` the token's index in the block. Idempotent. Any thread; distinct tokens may be stored
 // concurrently.
-void StoreToken(const PoolGeometry& geometry, std::byte* layer_base, int32_t t, const void* k,
-                const void* v, DType row_dtype);
+void StoreToken(const PoolGeometry& geometry, std::byte* layer_base, int32_t t,
+                const TokenRow& row);
 
 // The reverse, for tests and conversions: k, v [num_kv_heads, head_dim] float32.
 void LoadToken(const PoolGeometry& geometry, const std::byte* layer_base, int32_t t, float* k,
                float* v);
 
-// Copies tokens [first, first + count) of one layer of one sequence from a paged pool to another;
-// dtypes and block sizes may differ (runs of equal layout are copied whole). Tables hold block ids;
-// token p lives in table[p / block_tokens].
-void CopyTokens(const PoolGeometry& from, const std::byte* from_pool,
-                std::span<const int32_t> from_table, const PoolGeometry& to, std::byte* to_pool,
-                std::span<const int32_t> to_table, int32_t from_layer, int32_t to_layer,
-                int64_t first, int64_t count);
+// One layer of one sequence in a paged pool; token p lives in table[p / block_tokens].
+struct PagedLayer {
+  const PoolGeometry* geometry = nullptr;
+  std::byte* pool = nullptr;
+  std::span<const int32_t> table;  // block ids
+  int32_t layer = 0;
+};
+
+// Copies tokens [first, first + count) of `from` (unchanged) to `to`; dtypes and block sizes may
+// differ (runs of equal layout are copied whole).
+void CopyTokens(const PagedLayer& from, const PagedLayer& to, int64_t first, int64_t count);
+
+// The same, spelled out.
+inline void StoreToken(const PoolGeometry& geometry, std::byte* layer_base, int32_t t,
+                       const void* k, const void* v, DType row_dtype) {
+  StoreToken(geometry, layer_base, t, {k, v, row_dtype});
+}
+inline void CopyTokens(const PoolGeometry& from, const std::byte* from_pool,
+                       std::span<const int32_t> from_table, const PoolGeometry& to,
+                       std::byte* to_pool, std::span<const int32_t> to_table, int32_t from_layer,
+                       int32_t to_layer, int64_t first, int64_t count) {
+  CopyTokens({&from, const_cast<std::byte*>(from_pool), from_table, from_layer},
+             {&to, to_pool, to_table, to_layer}, first, count);
+}
 
 }  // namespace tandem::kv

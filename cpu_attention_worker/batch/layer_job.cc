@@ -121,8 +121,9 @@ void LayerJob::StoreNewToken(const Task& task) const {
                             static_cast<size_t>(task.kv_head_begin) * geometry_.head_dim;
   kv::StoreToken(heads,
                  buffers_.pool + pool_geometry_.HeadOffset(block, layer_, task.kv_head_begin),
-                 last % pool_geometry_.block_tokens, buffers_.k + row_offset * element_bytes_,
-                 buffers_.v + row_offset * element_bytes_, compute_dtype_);
+                 last % pool_geometry_.block_tokens,
+                 {buffers_.k + row_offset * element_bytes_,
+                  buffers_.v + row_offset * element_bytes_, compute_dtype_});
 }
 
 const void* LayerJob::Query(int32_t row, Scratch* scratch, DType* dtype) const {

@@ -50,6 +50,7 @@ class Attachment {
   // Takes no new step; ended() turns true when the running one is over.
   void BeginDrain() { loop_->RefuseNewSteps(); }
   bool ended() const { return loop_->ended(); }
+  int64_t progress_us() const { return loop_->progress_us(); }
   // Lets a running step finish for at most `timeout_us`.
   void Stop(int64_t timeout_us) { loop_->Stop(timeout_us); }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -20,6 +21,8 @@ constexpr int64_t kWatchUs = 50'000;
 // What a peer's death leaves of a step is not worth more.
 constexpr int64_t kPeerGoneUs = 0;
 constexpr int32_t kMaxDrainMs = 600'000;
+// The loop comes round at least each second; a layer of the largest batch takes far less.
+constexpr int64_t kStuckUs = 30'000'000;
 
 v1::AttachEvent ToProto(const Attachment::Event& event) {
   v1::AttachEvent proto;
@@ -193,6 +196,12 @@ grpc::Status ControlService::Drain(grpc::ServerContext*,
     return rpc::ToGrpcStatus(absl::DeadlineExceededError("the running step did not end in time"));
   }
   return grpc::Status::OK;
+}
+
+bool ControlService::Healthy() {
+  const std::lock_guard lock(mutex_);
+  return attachment_ == nullptr || attachment_->ended() ||
+         base::SystemClock().NowUs() - attachment_->progress_us() < kStuckUs;
 }
 
 bool ControlService::DrainAll(int64_t timeout_us) {

@@ -31,6 +31,8 @@ class ControlService : public v1::CpuAttention::Service {
   // Refuses new attachments and steps, lets the running step finish, ends the attachment. False: it
   // was still there after `timeout_us`.
   bool DrainAll(int64_t timeout_us);
+  // Whether the attachment, if there is one, makes progress.
+  bool Healthy();
 
  private:
   absl::Status Reserve(DescriptorInbox** inbox);

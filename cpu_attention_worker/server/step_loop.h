@@ -33,6 +33,8 @@ class StepLoop {
   void RefuseNewSteps();
   // Whether the thread has ended (after RefuseNewSteps).
   bool ended() const { return ended_.load(); }
+  // When the loop last came round, of base::SystemClock: stands still when it is stuck.
+  int64_t progress_us() const { return progress_us_.load(); }
 
  private:
   void Run();
@@ -47,6 +49,7 @@ class StepLoop {
   std::atomic<bool> refuse_{false};
   std::atomic<int64_t> leave_us_{INT64_MAX};  // when to leave even a running step
   std::atomic<bool> ended_{false};
+  std::atomic<int64_t> progress_us_;
   std::thread thread_;
 };
 

@@ -64,11 +64,12 @@ absl::Status Worker::Place(const WorkerFlags& flags) {
 }
 
 absl::Status Worker::Serve(const WorkerFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(
-      metrics_server_, telemetry::MetricsServer::Start(
-                           flags.metrics_host, static_cast<int>(flags.metrics_port),
-                           registry_.get(), [] { return true; }, [this] { return ready_.load(); }));
   service_ = std::make_unique<ControlService>(placed_);
+  TANDEM_ASSIGN_OR_RETURN(
+      metrics_server_,
+      telemetry::MetricsServer::Start(
+          flags.metrics_host, static_cast<int>(flags.metrics_port), registry_.get(),
+          [this] { return service_->Healthy(); }, [this] { return ready_.load(); }));
   TANDEM_ASSIGN_OR_RETURN(server_, rpc::Server::Start({.address = "unix:" + flags.socket,
                                                        .services = {service_.get()}}));
   // Last: who can pass a region finds everything else there.

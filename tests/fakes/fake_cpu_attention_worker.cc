@@ -86,10 +86,10 @@ void FakeCpuAttentionWorker::AttendLayer(int slot, int32_t layer) {
     const exchange::RowDescriptor& row = step.rows[i];
     const int32_t* table = step.Table(row);
     const uint32_t last = row.context_tokens - 1;
-    kv::StoreToken(pool, side_->pool() + pool.LayerOffset(table[last / sizes.block_tokens], layer),
-                   static_cast<int32_t>(last % sizes.block_tokens),
-                   side_->k(slot) + i * kv_row * element, side_->v(slot) + i * kv_row * element,
-                   dtype);
+    kv::StoreToken(
+        pool, side_->pool() + pool.LayerOffset(table[last / sizes.block_tokens], layer),
+        static_cast<int32_t>(last % sizes.block_tokens),
+        {side_->k(slot) + i * kv_row * element, side_->v(slot) + i * kv_row * element, dtype});
     attention::SegmentArgs args;
     args.pool = side_->pool();
     args.block_table = table;

@@ -53,8 +53,8 @@ PagedCase::PagedCase(const CaseShape& shape)
 void PagedCase::Store(int64_t token, const std::vector<float>& k, const std::vector<float>& v) {
   const auto block = static_cast<size_t>(token / shape_.block_tokens);
   kv::StoreToken(geometry_, pool_.data() + geometry_.LayerOffset(table_[block], kLayer),
-                 static_cast<int32_t>(token % shape_.block_tokens), k.data(), v.data(),
-                 DType::kFloat32);
+                 static_cast<int32_t>(token % shape_.block_tokens),
+                 {k.data(), v.data(), DType::kFloat32});
 }
 
 void PagedCase::SetQuery(const std::vector<float>& q) {

@@ -82,7 +82,7 @@ TEST(KvLayout, StoredTokensComeBackAndTouchNothingElse) {
       for (int32_t t : {31, 0, 7, 16, 8}) {
         k[t] = RandomRow(row, random);
         v[t] = RandomRow(row, random);
-        StoreToken(geometry, layer.data(), t, k[t].data(), v[t].data(), DType::kFloat32);
+        StoreToken(geometry, layer.data(), t, {k[t].data(), v[t].data(), DType::kFloat32});
       }
       std::vector<float> got_k(row);
       std::vector<float> got_v(row);
@@ -109,10 +109,10 @@ TEST(KvLayout, RowsOfEveryTypeAreConverted) {
   const std::vector<uint16_t> bf16(16, base::FloatToBFloat16(1.5f));
   float k[16];
   float v[16];
-  StoreToken(geometry, layer.data(), 3, half.data(), half.data(), DType::kFloat16);
+  StoreToken(geometry, layer.data(), 3, {half.data(), half.data(), DType::kFloat16});
   LoadToken(geometry, layer.data(), 3, k, v);
   EXPECT_EQ(k[15], 1.5f);
-  StoreToken(geometry, layer.data(), 4, bf16.data(), bf16.data(), DType::kBFloat16);
+  StoreToken(geometry, layer.data(), 4, {bf16.data(), bf16.data(), DType::kBFloat16});
   LoadToken(geometry, layer.data(), 4, k, v);
   EXPECT_EQ(v[15], 1.5f);
 }
@@ -148,9 +148,9 @@ TEST_P(CopyTokensTest, CopiesExactlyTheRun) {
     for (float& x : k) x = base::BFloat16ToFloat(base::FloatToBFloat16(x));
     const auto block = static_cast<size_t>(p / param.from_block);
     StoreToken(from, source.data() + from.LayerOffset(from_table[block], 1),
-               static_cast<int32_t>(p % param.from_block), k.data(), k.data(), DType::kFloat32);
+               static_cast<int32_t>(p % param.from_block), {k.data(), k.data(), DType::kFloat32});
   }
-  CopyTokens(from, source.data(), from_table, to, target.data(), to_table, 1, 0, param.first,
+  CopyTokens({&from, source.data(), from_table, 1}, {&to, target.data(), to_table, 0}, param.first,
              param.count);
   std::vector<float> want(row), got(row), want_v(row), got_v(row);
   for (int64_t p = 0; p < kTokens; ++p) {

@@ -67,8 +67,9 @@ void ReferenceSequences::StoreHistory(const Sequence& sequence, int32_t position
   const int32_t block = sequence.table[static_cast<size_t>(position) / geometry_.block_tokens];
   for (int32_t layer = 0; layer < pool.num_layers; ++layer) {
     kv::StoreToken(pool, device_->pool() + pool.LayerOffset(block, layer),
-                   position % pool.block_tokens, &token.k[static_cast<size_t>(layer) * row],
-                   &token.v[static_cast<size_t>(layer) * row], DType::kFloat32);
+                   position % pool.block_tokens,
+                   {&token.k[static_cast<size_t>(layer) * row],
+                    &token.v[static_cast<size_t>(layer) * row], DType::kFloat32});
   }
 }
 
