@@ -118,6 +118,7 @@ class ThreadedEngine : public Engine {
     while (!stopping_) {
       signalled_ = false;
       const StepInput* input = core_.PlanStep(clock_->NowUs());
+      LogChanges();
       Deliver(lock);
       if (input != nullptr) {
         RunStep(*input, lock);
@@ -125,6 +126,20 @@ class ThreadedEngine : public Engine {
       } else {
         Sleep(lock);
       }
+    }
+  }
+
+  // Degraded states come and go in the log.
+  void LogChanges() {
+    const bool paused = core_.offload_paused(clock_->NowUs());
+    if (std::exchange(was_paused_, paused) != paused) {
+      base::LogWarning(paused ? "offloading pauses: it was slower than the device alone"
+                              : "offloading is tried again");
+    }
+    const bool given_up = core_.cpu_worker_given_up();
+    if (std::exchange(was_given_up_, given_up) != given_up) {
+      base::LogWarning(given_up ? "CPU attention worker given up: its sequences are recomputed"
+                                : "CPU attention worker is back");
     }
   }
 
@@ -208,6 +223,8 @@ class ThreadedEngine : public Engine {
   bool signalled_ = false;
   bool stopping_ = false;
   bool delivering_ = false;
+  bool was_paused_ = false;
+  bool was_given_up_ = false;
   EngineCore core_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<UpdateSink>> sinks_;
   std::thread thread_;

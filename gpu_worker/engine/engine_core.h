@@ -56,6 +56,9 @@ class EngineCore {
   // When something has to be looked at although nothing happens; 0: never.
   int64_t NextWakeUs(int64_t now_us) const;
   bool idle() const { return sequences_.empty(); }
+  // Degraded states, for the log: the guard paused offloading; the CPU worker was given up.
+  bool offload_paused(int64_t now_us) const { return !guard_.OffloadPays(now_us); }
+  bool cpu_worker_given_up() const { return cpu_worker_.given_up(); }
   EngineSnapshot snapshot(int64_t now_us) const;
   CoreSnapshot Books() const;
   absl::Status CheckInvariants() const { return CheckCoreInvariants(Books()); }

@@ -11,13 +11,17 @@
 namespace tandem::gpu_worker {
 namespace {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kEpisodes = 1'000;  // one thread, ten times slower
+#else
 constexpr uint64_t kEpisodes = 10'000;
+#endif
 constexpr int kMostSteps = 20'000;
 
 // What all episodes did together: shows that they reach what they are for.
 struct Totals {
   EngineSnapshot sums;
-  int refused = 0, whole = 0, outgrown = 0, errors = 0;
+  uint64_t refused = 0, whole = 0, outgrown = 0, errors = 0;
 
   void Add(const EngineSnapshot& one) {
     for (int mode = 0; mode < 3; ++mode) {
@@ -255,15 +259,15 @@ TEST(EngineRandomTest, EverySequenceEndsWithItsTokens) {
   if (only != nullptr) {
     return;
   }
-  EXPECT_GT(total.whole, 50'000);
-  EXPECT_GT(total.outgrown, 100);
-  EXPECT_GT(total.errors, 100);
-  EXPECT_GT(total.sums.steps[1], 10'000u);
-  EXPECT_GT(total.sums.steps[2], 10'000u);
-  EXPECT_GT(total.sums.swap_outs, 1'000u);
-  EXPECT_GT(total.sums.swap_ins, 100u);
-  EXPECT_GT(total.sums.recomputes, 1'000u);
-  EXPECT_GT(total.sums.aborted_steps_cpu_worker_lost, 1'000u);
+  EXPECT_GT(total.whole, 5 * kEpisodes);
+  EXPECT_GT(total.outgrown, kEpisodes / 10);
+  EXPECT_GT(total.errors, kEpisodes / 100);
+  EXPECT_GT(total.sums.steps[1], kEpisodes);
+  EXPECT_GT(total.sums.steps[2], kEpisodes);
+  EXPECT_GT(total.sums.swap_outs, kEpisodes / 10);
+  EXPECT_GT(total.sums.swap_ins, kEpisodes / 10);
+  EXPECT_GT(total.sums.recomputes, kEpisodes / 10);
+  EXPECT_GT(total.sums.aborted_steps_cpu_worker_lost, kEpisodes / 10);
 }
 
 }  // namespace
