@@ -171,9 +171,9 @@ class Stack {
     command->push_back(base::StrCat("--drain-timeout=", flags_.drain_timeout_s));
   }
 
-  // Of the router's port file; the others begin with their metrics port.
-  static constexpr size_t kRouterHttp = 0;
-  static constexpr size_t kRouterMetrics = 1;
+  // In the port files of the router; the GPU worker has its metrics port first, too.
+  static constexpr size_t kRouterHttp = 1;
+  static constexpr size_t kRouterMetrics = 0;
 
   const base::ConfigSpec& spec_;
   const ServeFlags& flags_;

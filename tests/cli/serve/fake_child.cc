@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     return 4;
   }
   const int port = (*server)->port();
-  const std::vector<int> ports = program == "tandem-router"       ? std::vector{8765, port}
+  const std::vector<int> ports = program == "tandem-router"       ? std::vector{port, 8765}
                                  : program == "tandem-gpu-worker" ? std::vector{port, 0}
                                                                   : std::vector{port};
   if (!tandem::base::WritePortFile(port_file, ports).ok()) {
