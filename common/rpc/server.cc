@@ -1,11 +1,11 @@
 #include "common/rpc/server.h"
 
+#include <grpc/support/time.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
 #include <charconv>
-#include <chrono>
 #include <mutex>
 
 #include "absl/strings/match.h"
@@ -71,7 +71,8 @@ class GrpcServer : public Server {
     const std::lock_guard lock(shutdown_mutex_);
     if (server_ != nullptr && !shut_down_) {
       shut_down_ = true;
-      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::microseconds(timeout_us));
+      server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                     gpr_time_from_micros(timeout_us, GPR_TIMESPAN)));
       server_->Wait();
     }
   }
