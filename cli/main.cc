@@ -4,14 +4,10 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/serve/serve_command.h"
-#include "common/base/config.h"
-#if TANDEM_HAS_TEXT
-#include "cli/text/text_command.h"
-#endif
-#if TANDEM_HAS_BENCH
 #include "cli/bench/bench_command.h"
-#endif
+#include "cli/serve/serve_command.h"
+#include "cli/text/text_command.h"
+#include "common/base/config.h"
 
 namespace {
 
@@ -24,12 +20,8 @@ struct Command {
 constexpr Command kCommands[] = {
     {"serve", "start and supervise router, GPU worker and CPU attention worker on this host",
      tandem::cli::RunServe},
-#if TANDEM_HAS_TEXT
     {"text", "tokenizer, chat template and stop strings as JSON lines", tandem::cli::RunText},
-#endif
-#if TANDEM_HAS_BENCH
     {"bench", "measure a running server", tandem::cli::RunBench},
-#endif
 };
 
 void PrintHelp(FILE* out) {

@@ -1,9 +1,5 @@
-tandem_program(tandem SOURCES main.cc DEPS tandem_base tandem_cli_serve)
-if(TARGET tandem_cli_text AND TARGET tandem_chat_template)
-  target_link_libraries(tandem PRIVATE tandem_cli_text)
-  target_compile_definitions(tandem PRIVATE TANDEM_HAS_TEXT=1)
-endif()
-if(TARGET tandem_cli_bench)
-  target_link_libraries(tandem PRIVATE tandem_cli_bench)
-  target_compile_definitions(tandem PRIVATE TANDEM_HAS_BENCH=1)
-endif()
+tandem_program(
+  tandem
+  SOURCES main.cc
+  DEPS tandem_base tandem_cli_serve tandem_cli_text tandem_cli_bench
+)

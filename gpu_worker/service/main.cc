@@ -113,6 +113,7 @@ int main(int argc, char** argv) {
   if (const std::optional<int> exit_status = spec.ParseMain(argc, argv)) {
     return *exit_status;
   }
+  signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more is no reason to die
   StopSignals signals;
   const absl::StatusOr<std::unique_ptr<Worker>> worker =
       Worker::Start(flags, &tandem::base::SystemClock());

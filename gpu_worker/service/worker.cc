@@ -160,9 +160,13 @@ absl::Status Worker::Serve(const WorkerFlags& flags) {
   inference_ = std::make_unique<InferenceService>(std::move(served_), engine_.get(), clock_);
   control_ =
       std::make_unique<WorkerControlService>(engine_.get(), clock_, [this] { BeginDrain(); });
-  TANDEM_ASSIGN_OR_RETURN(
-      server_, rpc::Server::Start(
-                   {.address = flags.listen, .services = {inference_.get(), control_.get()}}));
+  {
+    // A drain that is asked for at once waits until there is a server to turn off.
+    const std::lock_guard lock(drain_mutex_);
+    TANDEM_ASSIGN_OR_RETURN(
+        server_, rpc::Server::Start(
+                     {.address = flags.listen, .services = {inference_.get(), control_.get()}}));
+  }
   serving_.store(true);
   base::LogInfo("serving",
                 {{"address", server_->address()}, {"metrics_port", metrics_server_->port()}});
