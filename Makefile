@@ -46,9 +46,10 @@ fuzz: deps ## the fuzz targets with libFuzzer (clang), FUZZ_SECONDS each (defaul
 demo: build ## stream answers of a small model with its KV cache in both tiers
 	@python3 scripts/demo.py --bin build/bin --model "$$(scripts/get_demo_model.sh)"
 
-bench: build ## CPU attention and exchange benchmarks, as tables
+bench: build ## CPU attention, exchange and serving benchmarks, as tables
 	build/bin/tandem bench attention --table
 	build/bin/tandem bench exchange --table
+	python3 scripts/bench.py --bin build/bin --model "$$(scripts/get_demo_model.sh)"
 
 format: deps ## clang-format every C++ file in place
 	$(CXX_FILES) | xargs clang-format -i

@@ -33,12 +33,11 @@ DEVICE_BLOCKS = 20
 class Server:
     """A running `tandem serve`; stop() ends it as SIGTERM from an operator would."""
 
-    def __init__(self, program, model, run_dir):
+    def __init__(self, program, model, run_dir, flags):
         self.run_dir = run_dir
         self.log_path = os.path.join(run_dir, "serve.out")
         command = [program, "serve", model, "--port", "0", "--run-dir", run_dir, "--router-metrics-port", "0",
-                   "--worker-metrics-port", "0", "--cpu-attention-metrics-port", "0", "--cpu-kv-size", "256MiB",
-                   "--num-gpu-blocks-override", str(DEVICE_BLOCKS), "--max-model-len", "320"]
+                   "--worker-metrics-port", "0", "--cpu-attention-metrics-port", "0", *flags]
         print("$", " ".join(command), flush=True)
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -158,7 +157,8 @@ def main():
     parser.add_argument("--model", required=True, help="a .gguf file or a Hugging Face folder")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tandem-demo-") as run_dir:
-        server = Server(os.path.join(args.bin, "tandem"), args.model, run_dir)
+        flags = ("--cpu-kv-size", "256MiB", "--num-gpu-blocks-override", str(DEVICE_BLOCKS), "--max-model-len", "320")
+        server = Server(os.path.join(args.bin, "tandem"), args.model, run_dir, flags)
         try:
             endpoints = server.wait_ready()
             print(f"ready at {endpoints['http']}; a device pool of {DEVICE_BLOCKS} blocks of 16 tokens. Questions:")
