@@ -112,12 +112,11 @@ attention::SegmentArgs SegmentOf(const AttentionArgs& args, const RowRun& run, c
 
 absl::Status DecodeAttention(OpContext& context, const AttentionArgs& args,
                              std::span<const RowRun> runs) {
-  const auto kernel =
-      attention::GetAttendSegment(attention::SupportedIsas().front(), *args.pool.geometry);
+  Workspace& workspace = context.workspace();
+  const auto kernel = attention::GetAttendSegment(workspace.isa(), *args.pool.geometry);
   if (!kernel.ok()) {
     return kernel.status();
   }
-  Workspace& workspace = context.workspace();
   const Plan plan = MakePlan(runs, args.qkv.num_kv_heads, omp_get_max_threads());
   const int64_t width = int64_t{args.qkv.num_q_heads} * args.qkv.head_dim;
   const auto parts = static_cast<size_t>(plan.first_part.back());

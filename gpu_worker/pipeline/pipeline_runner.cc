@@ -22,6 +22,7 @@ namespace {
 
 // Every wait inside a step is bounded, so a step ends; a slow one says that it is there.
 constexpr int64_t kSlowStepUs = int64_t{60} * 1'000'000;
+constexpr int64_t kAbortSliceUs = 20'000;       // how soon a death is noticed meanwhile
 constexpr int64_t kAbortTimeoutUs = 2'000'000;  // or the time of a layer, if that is shorter
 
 class HostPipelineRunner : public PipelineRunner {
@@ -48,13 +49,14 @@ class HostPipelineRunner : public PipelineRunner {
   void SetCpuWorkerUp(bool up) override {
     cpu_worker_up_.store(up);
     if (!up && parts_.exchange != nullptr) {
+      deaths_.fetch_add(1);
       parts_.exchange->Release();
-      unacknowledged_abort_.store(0);  // the dead write nothing any more
     }
   }
 
   absl::StatusOr<StepOutput> Run(const StepInput& input) override {
     const int64_t start_us = base::SystemClock().NowUs();
+    const uint64_t deaths = deaths_.load();
     TANDEM_ASSIGN_OR_RETURN(const StepLayout layout, BuildStepLayout(input, LayoutLimitsNow()));
     TANDEM_RETURN_IF_ERROR(CheckCpuTier(input, layout));
     parts_.decoder->PreparePositions(layout.max_position);
@@ -64,7 +66,11 @@ class HostPipelineRunner : public PipelineRunner {
     absl::Status ran = Synchronize();
     ran.Update(launched);
     if (!ran.ok()) {
-      return Abort(input.epoch, runner.began(), ran);
+      if (runner.began()) {
+        entered_epoch_ = input.epoch;
+        entered_deaths_ = deaths;
+      }
+      return Abort(input.epoch, ran);
     }
     StepOutput output = runner.TakeOutput();
     output.timings.total_us = static_cast<double>(base::SystemClock().NowUs() - start_us);
@@ -101,18 +107,32 @@ class HostPipelineRunner : public PipelineRunner {
     for (const PoolCopy& copy : input.copies) {
       writes = writes || copy.to_cpu;
     }
-    const uint64_t epoch = unacknowledged_abort_.load();
-    if (!writes || epoch == 0) {
-      return absl::OkStatus();
-    }
-    if (!parts_.exchange->AbortStep(epoch, AbortTimeoutUs()).ok()) {
+    if (writes && !LeaveStep().ok()) {
       return absl::UnavailableError("the CPU attention worker has not left an aborted step");
     }
-    unacknowledged_abort_.store(0);
     return absl::OkStatus();
   }
 
-  int64_t AbortTimeoutUs() const { return std::min(kAbortTimeoutUs, parts_.cpu_wait_timeout_us); }
+  // Until the worker that entered an aborted step has left it or is known to be dead.
+  absl::Status LeaveStep() {
+    if (entered_epoch_ == 0) {
+      return absl::OkStatus();
+    }
+    const base::Clock& clock = base::SystemClock();
+    const int64_t deadline_us =
+        clock.NowUs() + std::min(kAbortTimeoutUs, parts_.cpu_wait_timeout_us);
+    while (deaths_.load() == entered_deaths_) {
+      const absl::Status left = parts_.exchange->AbortStep(entered_epoch_, kAbortSliceUs);
+      if (left.ok()) {
+        break;
+      }
+      if (clock.NowUs() >= deadline_us) {
+        return left;
+      }
+    }
+    entered_epoch_ = 0;
+    return absl::OkStatus();
+  }
 
   static absl::Status SynchronizeStream(device::Stream& stream) {
     while (true) {
@@ -133,14 +153,10 @@ class HostPipelineRunner : public PipelineRunner {
   }
 
   // The CPU side leaves the step, too, before its blocks may be used for anything else.
-  absl::Status Abort(uint64_t epoch, bool began, const absl::Status& cause) {
-    if (began && cpu_worker_up_.load()) {
-      const absl::Status left = parts_.exchange->AbortStep(epoch, AbortTimeoutUs());
-      if (!left.ok()) {
-        unacknowledged_abort_.store(epoch);
-        base::LogWarning("the CPU attention worker did not acknowledge an abort",
-                         {{"epoch", epoch}, {"error", left.ToString()}});
-      }
+  absl::Status Abort(uint64_t epoch, const absl::Status& cause) {
+    if (const absl::Status left = LeaveStep(); !left.ok()) {
+      base::LogWarning("the CPU attention worker did not acknowledge an abort",
+                       {{"epoch", epoch}, {"error", left.ToString()}});
     }
     const bool lost = absl::IsUnavailable(cause) || absl::IsDeadlineExceeded(cause);
     return lost ? absl::UnavailableError(cause.message())
@@ -150,7 +166,10 @@ class HostPipelineRunner : public PipelineRunner {
   PipelineParts parts_;
   RunnerLimits limits_;
   std::atomic<bool> cpu_worker_up_{false};
-  std::atomic<uint64_t> unacknowledged_abort_{0};  // epoch that a living worker may still be in
+  std::atomic<uint64_t> deaths_{0};  // of CPU workers
+  // An aborted step that the CPU worker may still be in (0: none), and the deaths before it began.
+  uint64_t entered_epoch_ = 0;
+  uint64_t entered_deaths_ = 0;
 };
 
 absl::StatusOr<PipelineParts> MakeParts(const PipelineOptions& options,

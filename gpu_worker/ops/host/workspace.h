@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/attention_kernels/paged_decode.h"
 #include "gpu_worker/ops/host/kernels.h"
 #include "gpu_worker/ops/host/matmul.h"
 
@@ -12,9 +13,10 @@ namespace tandem::gpu_worker::ops::host {
 // What host operators keep between calls. Used by the compute stream's thread and its team only.
 class Workspace {
  public:
-  Workspace() : kernels_(BestKernels()) {}
+  Workspace() : kernels_(BestKernels()), isa_(attention::SupportedIsas().front()) {}
 
   const Kernels& kernels() const { return kernels_; }
+  attention::Isa isa() const { return isa_; }  // of decode attention
   MatmulCache& matmuls() { return matmuls_; }
 
   // The block of a thread of the team, as large as PrepareThreads made it, 64-byte aligned.
@@ -32,6 +34,7 @@ class Workspace {
   static void Grow(Block& block, size_t floats);
 
   const Kernels& kernels_;
+  const attention::Isa isa_;
   MatmulCache matmuls_;
   std::vector<Block> threads_;
   Block shared_[2];

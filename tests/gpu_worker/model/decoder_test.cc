@@ -1,5 +1,6 @@
 #include "gpu_worker/model/decoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -154,7 +155,59 @@ class DecoderTest : public testing::Test {
   std::unique_ptr<Decoder> decoder_;
 };
 
-// Position zero needs no rotation and attends to itself alone, so a whole layer is simple to check.
+// Q, K and V of layer 1 at position zero, which needs no rotation, for residual `x`.
+Vector ReferenceQkv(const MemoryModel& model, const Vector& x) {
+  const Vector normed = Norm(x, model.Values(WeightRole::kAttentionNorm, 1), 1e-5);
+  Vector qkv;
+  for (const auto& [matrix, bias] : {std::pair{WeightRole::kQ, WeightRole::kQBias},
+                                     std::pair{WeightRole::kK, WeightRole::kKBias},
+                                     std::pair{WeightRole::kV, WeightRole::kVBias}}) {
+    const Vector part = Multiply(model.Values(matrix, 1), normed);
+    for (size_t n = 0; n < part.size(); ++n) {
+      qkv.push_back(part[n] + model.Values(bias, 1)[n]);
+    }
+  }
+  return qkv;
+}
+
+// A token that attends to itself alone gets its own V, for each query head.
+Vector ReferenceAttention(const ModelShape& shape, const Vector& qkv) {
+  Vector attention;
+  for (int32_t head = 0; head < shape.num_q_heads; ++head) {
+    for (int32_t d = 0; d < shape.head_dim; ++d) {
+      attention.push_back(qkv[static_cast<size_t>(shape.q_size() + shape.kv_size() +
+                                                  head / shape.group_size() * shape.head_dim + d)]);
+    }
+  }
+  return attention;
+}
+
+void Add(const Vector& from, Vector& to) {
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i] += from[i];
+  }
+}
+
+// Residual after layer 1.
+Vector ReferencePost(const MemoryModel& model, Vector x, const Vector& attention) {
+  Add(Multiply(model.Values(WeightRole::kAttentionOutput, 1), attention), x);
+  const Vector mlp_in = Norm(x, model.Values(WeightRole::kMlpNorm, 1), 1e-5);
+  const Vector gate = Multiply(model.Values(WeightRole::kGate, 1), mlp_in);
+  const Vector up = Multiply(model.Values(WeightRole::kUp, 1), mlp_in);
+  Vector activated;
+  for (size_t n = 0; n < gate.size(); ++n) {
+    activated.push_back(gate[n] / (1 + std::exp(-gate[n])) * up[n]);
+  }
+  Add(Multiply(model.Values(WeightRole::kDown, 1), activated), x);
+  return x;
+}
+
+void ExpectNear(const float* got, const Vector& expected, double tolerance) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], tolerance) << i;
+  }
+}
+
 TEST_F(DecoderTest, PiecesMatchTheReference) {
   for (const bool tied : {false, true}) {
     const ModelShape shape = SmallShape(tied);
@@ -168,52 +221,16 @@ TEST_F(DecoderTest, PiecesMatchTheReference) {
     Sync();
     std::vector<Vector> expected;
     for (size_t i = 0; i < tokens.size(); ++i) {
+      const int64_t row = rows.first + static_cast<int64_t>(i);
       const auto& table = model.Values(WeightRole::kTokenEmbedding, 0);
       const auto first = table.begin() + tokens[i] * shape.hidden_size;
-      Vector x(first, first + shape.hidden_size);
-      const Vector normed = Norm(x, model.Values(WeightRole::kAttentionNorm, 1), 1e-5);
-      Vector qkv;
-      for (const auto& [matrix, bias] : {std::pair{WeightRole::kQ, WeightRole::kQBias},
-                                         std::pair{WeightRole::kK, WeightRole::kKBias},
-                                         std::pair{WeightRole::kV, WeightRole::kVBias}}) {
-        const Vector part = Multiply(model.Values(matrix, 1), normed);
-        for (size_t n = 0; n < part.size(); ++n) {
-          qkv.push_back(part[n] + model.Values(bias, 1)[n]);
-        }
-      }
-      const ops::QkvRows got = decoder_->qkv();
-      for (size_t n = 0; n < qkv.size(); ++n) {
-        ASSERT_NEAR(got.q(rows.first + static_cast<int64_t>(i))[n], qkv[n], 1e-4) << n;
-      }
-      // V of the only token, for each query head, is what attention gives.
-      Vector attention;
-      for (int32_t head = 0; head < shape.num_q_heads; ++head) {
-        for (int32_t d = 0; d < shape.head_dim; ++d) {
-          const int64_t at =
-              shape.q_size() + shape.kv_size() + head / shape.group_size() * shape.head_dim + d;
-          attention.push_back(qkv[static_cast<size_t>(at)]);
-          reinterpret_cast<float*>(
-              decoder_->attention_out())[(rows.first + static_cast<int64_t>(i)) * shape.q_size() +
-                                         head * shape.head_dim + d] =
-              static_cast<float>(attention.back());
-        }
-      }
-      const Vector projected = Multiply(model.Values(WeightRole::kAttentionOutput, 1), attention);
-      for (size_t k = 0; k < x.size(); ++k) {
-        x[k] += projected[k];
-      }
-      const Vector mlp_in = Norm(x, model.Values(WeightRole::kMlpNorm, 1), 1e-5);
-      const Vector gate = Multiply(model.Values(WeightRole::kGate, 1), mlp_in);
-      const Vector up = Multiply(model.Values(WeightRole::kUp, 1), mlp_in);
-      Vector activated;
-      for (size_t n = 0; n < gate.size(); ++n) {
-        activated.push_back(gate[n] / (1 + std::exp(-gate[n])) * up[n]);
-      }
-      const Vector down = Multiply(model.Values(WeightRole::kDown, 1), activated);
-      for (size_t k = 0; k < x.size(); ++k) {
-        x[k] += down[k];
-      }
-      expected.push_back(x);
+      const Vector x(first, first + shape.hidden_size);
+      const Vector qkv = ReferenceQkv(model, x);
+      ExpectNear(decoder_->qkv().q(row), qkv, 1e-4);
+      const Vector attention = ReferenceAttention(shape, qkv);
+      float* out = reinterpret_cast<float*>(decoder_->attention_out()) + row * shape.q_size();
+      std::copy(attention.begin(), attention.end(), out);
+      expected.push_back(ReferencePost(model, x, attention));
     }
     decoder_->Post(1, rows);
     const std::vector<int32_t> last = {6, 4};
@@ -221,15 +238,11 @@ TEST_F(DecoderTest, PiecesMatchTheReference) {
     Sync();
     for (size_t i = 0; i < last.size(); ++i) {
       const Vector& x = expected[static_cast<size_t>(last[i] - rows.first)];
-      for (size_t k = 0; k < x.size(); ++k) {
-        ASSERT_NEAR(decoder_->hidden()[static_cast<size_t>(last[i]) * x.size() + k], x[k], 1e-4);
-      }
+      ExpectNear(decoder_->hidden() + last[i] * shape.hidden_size, x, 1e-4);
       const WeightRole output = tied ? WeightRole::kTokenEmbedding : WeightRole::kOutput;
-      const Vector logits = Multiply(model.Values(output, 0),
-                                     Norm(x, model.Values(WeightRole::kOutputNorm, 0), 1e-5));
-      for (size_t n = 0; n < logits.size(); ++n) {
-        ASSERT_NEAR(decoder_->logits()[i * logits.size() + n], logits[n], 2e-4);
-      }
+      const Vector normed = Norm(x, model.Values(WeightRole::kOutputNorm, 0), 1e-5);
+      ExpectNear(decoder_->logits() + i * static_cast<size_t>(shape.vocab_size),
+                 Multiply(model.Values(output, 0), normed), 2e-4);
     }
   }
 }
