@@ -101,8 +101,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const TokenizerSpec& spec) {
   bool byte_level = false;
   TANDEM_RETURN_IF_ERROR(
       ReadPreTokenizer(file.value("pre_tokenizer", Json()), &parts.pre_tokenizer, &byte_level));
-  TANDEM_RETURN_IF_ERROR(ReadModel(file.at("model"), byte_level, &parts));
-  if (!byte_level && file.at("model").value("type", "BPE") == "BPE") {
+  std::vector<std::string> control;
+  for (const Json& entry : file.value("added_tokens", Json::array())) {
+    if (entry.value("special", false)) control.push_back(entry.at("content").get<std::string>());
+  }
+  TANDEM_RETURN_IF_ERROR(ReadModel(file.at("model"), byte_level, control, &parts));
+  const Json& model = file.at("model");
+  if (!byte_level && model.contains("merges") && !model.value("ignore_merges", false)) {
     CutAtSpaces(&parts);
   }
   TokenDecoder decoder;

@@ -21,8 +21,10 @@ absl::Status ReadNormalizer(const Json& value, std::vector<NormalizerStep>* step
 absl::Status ReadPreTokenizer(const Json& value, std::vector<PreTokenizerStep>* steps,
                               bool* byte_level);
 
-// Fills tokens (texts only) and model of `parts`.
-absl::Status ReadModel(const Json& value, bool byte_level, PipelineParts* parts);
+// Fills tokens (texts only) and model of `parts`. `control`: texts of control tokens, which no word
+// becomes by being spelled like one.
+absl::Status ReadModel(const Json& value, bool byte_level, const std::vector<std::string>& control,
+                       PipelineParts* parts);
 
 // A pattern of the file: {"String": "..."} or {"Regex": "..."}.
 struct FilePattern {

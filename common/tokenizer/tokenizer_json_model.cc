@@ -91,7 +91,8 @@ bool IsSet(const Json& model, const char* key) {
   return it != model.end() && !it->is_null() && *it != "" && *it != 0;
 }
 
-absl::Status ReadBpe(const Json& model, bool byte_level, PipelineParts* parts) {
+absl::Status ReadBpe(const Json& model, bool byte_level, const std::vector<std::string>& control,
+                     PipelineParts* parts) {
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     if (IsSet(model, key)) {
       return absl::UnimplementedError(absl::StrCat("tokenizer.json: model.", key));
@@ -114,6 +115,9 @@ absl::Status ReadBpe(const Json& model, bool byte_level, PipelineParts* parts) {
   std::vector<int32_t> byte_ids;
   if (model.value("byte_fallback", false)) {
     byte_ids = ByteIds(ids);
+  }
+  if (options.whole_words) {
+    for (const std::string& text : control) ids.erase(text);
   }
   if (byte_level) {
     TextToId by_bytes;
@@ -186,12 +190,13 @@ absl::Status ReadUnigram(const Json& model, PipelineParts* parts) {
 
 }  // namespace
 
-absl::Status ReadModel(const Json& value, bool byte_level, PipelineParts* parts) {
+absl::Status ReadModel(const Json& value, bool byte_level, const std::vector<std::string>& control,
+                       PipelineParts* parts) {
   std::string type = value.value("type", std::string());
   if (type.empty()) {  // older files leave it out
     type = value.contains("merges") ? "BPE" : "Unigram";
   }
-  if (type == "BPE") return ReadBpe(value, byte_level, parts);
+  if (type == "BPE") return ReadBpe(value, byte_level, control, parts);
   if (type == "Unigram" && !byte_level) return ReadUnigram(value, parts);
   return absl::UnimplementedError(absl::StrCat("tokenizer.json: model of type ", type));
 }

@@ -171,12 +171,17 @@ bool IsUpperCase(char32_t c) { return u_isUUppercase(Icu(c)); }
 bool IsLowerCase(char32_t c) { return u_isULowercase(Icu(c)); }
 bool IsTitleCase(char32_t c) { return u_charType(Icu(c)) == U_TITLECASE_LETTER; }
 
+// Most text is ASCII, and ICU's strings are slow.
+constexpr char32_t kAsciiEnd = 0x80;
+
 std::u32string UpperOf(char32_t c) {
+  if (c < kAsciiEnd) return {c >= 'a' && c <= 'z' ? c - 32 : c};
   icu::UnicodeString text(Icu(c));
   return FromIcu(text.toUpper(icu::Locale::getRoot()));
 }
 
 std::u32string TitleOf(char32_t c) {
+  if (c < kAsciiEnd) return UpperOf(c);
   icu::UnicodeString text(Icu(c));
   const std::u32string upper = FromIcu(text.toUpper(icu::Locale::getRoot()));
   if (upper.size() == 1) {
@@ -191,6 +196,7 @@ std::u32string TitleOf(char32_t c) {
 }
 
 std::u32string LowerOf(std::u32string_view text, size_t index) {
+  if (const char32_t c = text[index]; c < kAsciiEnd) return {c >= 'A' && c <= 'Z' ? c + 32 : c};
   constexpr char32_t kSigma = 0x3A3;
   const auto cased = [](char32_t c) { return u_hasBinaryProperty(Icu(c), UCHAR_CASED) != 0; };
   const auto ignorable = [](char32_t c) {

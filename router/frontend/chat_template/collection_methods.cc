@@ -136,7 +136,8 @@ std::optional<Value> FindDictMethod(const Value& self, std::string_view name) {
         if (name == "items") return DictItems(self.dict(), interpreter);
         if (name == "copy") return self;
         return DictParts(self.dict(), interpreter, name == "keys");
-      });
+      },
+      self.Depth() + 1);
 }
 
 std::optional<Value> FindListMethod(const Value& self, std::string_view name) {

@@ -269,9 +269,9 @@ TEST(ChatTemplate, LimitsAreThoseGiven) {
 TEST(ChatTemplate, ReferenceCyclesAreReleased) {  // the leak check of the sanitizer build watches
   EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.l = [ns] %}x").text,
             "x");
-  EXPECT_EQ(Render("{% for i in [1, 2] %}{{ loop.changed(loop) | string | length }}{% endfor %}")
-                .text,
-            "45");
+  EXPECT_EQ(
+      Render("{% for i in [1, 2] %}{{ loop.changed(loop) | string | length }}{% endfor %}").text,
+      "45");
   EXPECT_EQ(Render("{% macro m() %}{% endmacro %}{% set a = [m] %}"
                    "{% for i in [1] recursive %}{% macro n() %}{% endmacro %}{% endfor %}x")
                 .text,
