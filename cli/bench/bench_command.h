@@ -14,7 +14,8 @@ struct BenchSubcommand {
   int (*run)(const std::vector<std::string>& args) = nullptr;
 };
 
-// Adds to those that RunBench knows (serve, attention and exchange are there). Call before RunBench, from one thread.
+// Adds to those that RunBench knows (serve, attention and exchange are there). Call before
+// RunBench, from one thread.
 void RegisterBench(const BenchSubcommand& subcommand);
 
 // `tandem bench`: args[0] names the sub-command. An unknown one is exit status 2.
