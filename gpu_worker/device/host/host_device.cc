@@ -54,16 +54,24 @@ std::vector<int> AllowedCores() {
 void StartTeam(int num_threads, const std::vector<int>& cores) {
   omp_set_dynamic(0);
   omp_set_num_threads(num_threads);
+  int team = 1;
 #pragma omp parallel
   {
     const int index = omp_get_thread_num();
-    if (num_threads > 1 && static_cast<size_t>(num_threads) <= cores.size()) {
+    const int size = omp_get_num_threads();
+    if (index == 0) {
+      team = size;
+    }
+    if (size > 1 && static_cast<size_t>(size) <= cores.size()) {
       cpu_set_t set;
       CPU_ZERO(&set);
       CPU_SET(cores[index], &set);
       sched_setaffinity(0, sizeof(set), &set);  // best effort
     }
   }
+  // OMP_THREAD_LIMIT may give fewer threads than were asked for. oneDNN shares work out by the
+  // number asked for and would leave a part undone.
+  omp_set_num_threads(team);
 }
 
 // The number after `key` in a file of "key: number kB" or a bare number; 0 when it is not there.
