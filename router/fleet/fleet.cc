@@ -59,7 +59,7 @@ int Fleet::ModelIdOf(const ModelInfo& model) {
 
 void Fleet::SetReady(int worker, ModelInfo model) {
   std::shared_ptr<const ModelInfo> shared;
-  std::vector<std::function<void()>> wakes;
+  std::vector<std::function<void(bool)>> wakes;
   bool is_new = false;
   {
     std::lock_guard lock(mutex_);
@@ -78,23 +78,59 @@ void Fleet::SetReady(int worker, ModelInfo model) {
     slot.view.model_id = shared->id;
     slot.view.ready = true;
     ++slot.epoch;
-    for (auto it = waiters_.begin(); it != waiters_.end();) {
-      if (it->second.model_id == shared->id) {
-        wakes.push_back(std::move(it->second.wake));
-        it = waiters_.erase(it);
-      } else {
-        ++it;
-      }
-    }
+    slot.refusing = false;
+    wakes = TakeWaiters(shared->id, /*ready=*/true);
   }
   for (const auto& wake : wakes) {
-    wake();
+    wake(true);
   }
 }
 
-void Fleet::SetNotReady(int worker) {
+std::vector<std::function<void(bool)>> Fleet::TakeWaiters(int model_id, bool ready) {
+  std::vector<std::function<void(bool)>> wakes;
+  for (auto it = waiters_.begin(); it != waiters_.end();) {
+    if (it->second.model_id == model_id && (ready || it->second.unless_refused)) {
+      wakes.push_back(std::move(it->second.wake));
+      it = waiters_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return wakes;
+}
+
+bool Fleet::AnyReadyOf(int model_id) const {
+  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+    return slot.view.ready && slot.view.model_id == model_id;
+  });
+}
+
+bool Fleet::AllRefuse(int model_id) const {
+  return std::all_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+    return slot.view.model_id != model_id || slot.refusing;
+  });
+}
+
+void Fleet::SetRefusing(int worker) {
+  std::vector<std::function<void(bool)>> wakes;
+  {
+    std::lock_guard lock(mutex_);
+    Slot& slot = slots_[worker];
+    slot.view.ready = false;
+    slot.refusing = true;
+    if (AllRefuse(slot.view.model_id)) {
+      wakes = TakeWaiters(slot.view.model_id, /*ready=*/false);
+    }
+  }
+  for (const auto& wake : wakes) {
+    wake(false);
+  }
+}
+
+void Fleet::SetLost(int worker) {
   std::lock_guard lock(mutex_);
   slots_[worker].view.ready = false;
+  slots_[worker].refusing = false;
 }
 
 WorkerLease Fleet::Acquire(const PickRequest& request) {
@@ -113,21 +149,21 @@ WorkerLease Fleet::Acquire(const PickRequest& request) {
   return WorkerLease(this, slot.view.index, slot.epoch);
 }
 
-std::optional<uint64_t> Fleet::WaitForReady(int model_id, std::function<void()> wake) {
+std::optional<uint64_t> Fleet::WaitForReady(int model_id, bool unless_refused,
+                                            std::function<void(bool)> wake) {
+  bool ready = false;
   {
     std::lock_guard lock(mutex_);
-    const bool ready = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
-      return slot.view.ready && slot.view.model_id == model_id;
-    });
-    if (!ready) {
+    ready = AnyReadyOf(model_id);
+    if (!ready && !(unless_refused && AllRefuse(model_id))) {
       if (waiters_.size() >= max_waiters_) {
         return std::nullopt;
       }
-      waiters_.emplace(next_waiter_, Waiter{model_id, std::move(wake)});
+      waiters_.emplace(next_waiter_, Waiter{model_id, unless_refused, std::move(wake)});
       return next_waiter_++;
     }
   }
-  wake();
+  wake(ready);
   return 0;
 }
 
@@ -210,6 +246,7 @@ void Fleet::ReportLost(int worker, uint64_t epoch) {
       return;
     }
     slot.view.ready = false;
+    slot.refusing = false;
   }
   if (on_suspect_) {
     on_suspect_(worker);

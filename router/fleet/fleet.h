@@ -60,13 +60,18 @@ class Fleet {
   }
 
   void SetReady(int worker, ModelInfo model);
-  void SetNotReady(int worker);
+  // The worker is there but takes nothing (it drains, or has not begun).
+  void SetRefusing(int worker);
+  // The worker is away, for all we know.
+  void SetLost(int worker);
 
   // A ready worker of the model by the policy; nothing when there is none.
   WorkerLease Acquire(const PickRequest& request);
-  // Calls `wake` once, from any thread, when a worker of the model is or becomes ready. Nothing
-  // when too many wait already.
-  std::optional<uint64_t> WaitForReady(int model_id, std::function<void()> wake);
+  // Calls `wake(true)` when a worker of the model is or becomes ready; or, with `unless_refused`,
+  // `wake(false)` when all of its workers refuse. Once, from any thread. Returns nothing when too
+  // many wait already.
+  std::optional<uint64_t> WaitForReady(int model_id, bool unless_refused,
+                                       std::function<void(bool ready)> wake);
   // After this `wake` is not called, unless it is running just now.
   void CancelWait(uint64_t waiter);
 
@@ -87,17 +92,23 @@ class Fleet {
     std::string address;
     std::shared_ptr<const ModelInfo> model;
     WorkerView view;
+    bool refusing = false;
     uint64_t epoch = 0;  // grows each time the worker becomes ready
   };
   struct Waiter {
     int model_id = -1;
-    std::function<void()> wake;
+    bool unless_refused = false;
+    std::function<void(bool)> wake;
   };
 
   void Release(int worker, bool waiting);
   void FirstToken(int worker);
   void ReportLost(int worker, uint64_t epoch);
   int ModelIdOf(const ModelInfo& model);
+  bool AnyReadyOf(int model_id) const;
+  bool AllRefuse(int model_id) const;
+  // Takes out the waiters that a change concerns.
+  std::vector<std::function<void(bool)>> TakeWaiters(int model_id, bool ready);
 
   mutable std::mutex mutex_;
   std::vector<Slot> slots_;

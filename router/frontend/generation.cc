@@ -129,7 +129,7 @@ void Generation::Dispatch(Slot* slot) {
   if (!slot->lease.held()) {
     const Decision decision = slot->state.OnNoWorker(context_.clock->NowUs());
     if (decision.step == Decision::Step::kWait) {
-      Wait(slot, decision.deadline_us);
+      Wait(slot, decision);
     } else {
       Fail(decision.error);
     }
@@ -157,10 +157,10 @@ void Generation::Dispatch(Slot* slot) {
   *current = slot->call;
 }
 
-void Generation::Wait(Slot* slot, int64_t deadline_us) {
+void Generation::Wait(Slot* slot, const Decision& decision) {
   slot->wait_timer = std::make_unique<asio::steady_timer>(exchange_->io());
-  slot->wait_timer->expires_after(
-      std::chrono::microseconds(std::max<int64_t>(0, deadline_us - context_.clock->NowUs())));
+  slot->wait_timer->expires_after(std::chrono::microseconds(
+      std::max<int64_t>(0, decision.deadline_us - context_.clock->NowUs())));
   slot->wait_timer->async_wait([self = shared_from_this(), slot](boost::system::error_code error) {
     if (!error && !self->closed_ && slot->waiter) {
       self->EndWait(slot);
@@ -169,14 +169,9 @@ void Generation::Wait(Slot* slot, int64_t deadline_us) {
   });
   slot->waiter = 0;
   const auto waiter = context_.fleet->WaitForReady(
-      setup_.model->id, [self = shared_from_this(), slot, &io = exchange_->io()] {
-        asio::post(io, [self, slot] {
-          if (!self->closed_ && slot->waiter) {
-            self->EndWait(slot);
-            slot->state.OnWorkerReady();
-            self->Dispatch(slot);
-          }
-        });
+      setup_.model->id, decision.unless_refused,
+      [self = shared_from_this(), slot, &io = exchange_->io()](bool ready) {
+        asio::post(io, [self, slot, ready] { self->OnWaitEnded(slot, ready); });
       });
   if (!waiter) {
     EndWait(slot);
@@ -184,6 +179,19 @@ void Generation::Wait(Slot* slot, int64_t deadline_us) {
     return;
   }
   slot->waiter = *waiter;
+}
+
+void Generation::OnWaitEnded(Slot* slot, bool ready) {
+  if (closed_ || !slot->waiter) {
+    return;
+  }
+  EndWait(slot);
+  if (ready) {
+    slot->state.OnWorkerReady();
+    Dispatch(slot);
+  } else {
+    Fail(slot->state.OnRefused());
+  }
 }
 
 void Generation::EndWait(Slot* slot) {
@@ -207,7 +215,7 @@ void Generation::OnActivity(Slot* slot, const GenerateCall* call) {
       break;
     }
     if (response.finish_reason() == v1::FINISH_REASON_ABORT) {
-      batch.end = AttemptEnd{absl::StatusCode::kInternal, true, "the worker gave the sequence up"};
+      batch.end = AttemptEnd{absl::StatusCode::kInternal, "the worker gave the sequence up"};
       break;
     }
   }
@@ -259,8 +267,8 @@ void Generation::OnAttemptEnded(Slot* slot, const AttemptEnd& end) {
                     {"tokens", static_cast<uint64_t>(slot->state.generated().size())}});
   slot->call->Cancel();
   slot->call.reset();
-  const bool refused = end.code == absl::StatusCode::kUnavailable;
-  if (decision.step == Decision::Step::kDispatch && (refused || !end.from_worker)) {
+  if (decision.step == Decision::Step::kDispatch &&
+      decision.reason == RecoveryReason::kUnavailable) {
     slot->lease.ReportLost();
   }
   slot->lease.Release();

@@ -75,7 +75,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void BuildUpstream(Slot* slot, int32_t max_tokens, int64_t sample_index);
   void Dispatch(Slot* slot);
-  void Wait(Slot* slot, int64_t deadline_us);
+  void Wait(Slot* slot, const Decision& decision);
+  void OnWaitEnded(Slot* slot, bool ready);
   void EndWait(Slot* slot);
   // Messages are there to be taken from `call`.
   void OnActivity(Slot* slot, const GenerateCall* call);

@@ -28,7 +28,7 @@ struct Flags {
   std::optional<uint64_t> max_header_size = 16u << 10;
   double request_timeout_s = 3600;
   double resume_timeout_s = 30;
-  double drain_timeout_s = 30;
+  double drain_timeout_s = 120;
   double drain_delay_s = 0.3;
   double idle_timeout_s = 75;
   double header_timeout_s = 10;

@@ -114,6 +114,11 @@ ApiResult EncodeMessages(const GenerationRequest& request, const ModelInfo& mode
     return InvalidRequest(text.chat_template_problem, "messages");
   }
   Json variables = request.template_variables;
+  for (const char* name : {"tools", "documents"}) {
+    if (!variables.contains(name)) {
+      variables[name] = nullptr;  // templates compare them with none
+    }
+  }
   variables["messages"] = request.messages;
   variables["add_generation_prompt"] =
       request.add_generation_prompt.value_or(!request.continue_final_message);

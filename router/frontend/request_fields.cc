@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "router/frontend/chat_messages.h"
+#include "router/frontend/field_readers.h"
 
 namespace tandem::router {
 namespace {
@@ -23,9 +23,6 @@ constexpr unsigned kTemplate = kChat | kTokenize;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMinInt64 = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr size_t kMaxModelNameBytes = 1024;
-constexpr size_t kMaxStopBytes = 4096;
-constexpr size_t kMaxStopTokens = 1024;
 
 struct Integer {
   std::optional<int64_t> Request::*target;
@@ -58,32 +55,6 @@ struct Field {
   std::variant<Integer, Number, Flag, OptionalFlag, Custom, Ignored, Refused> kind;
 };
 
-ApiError Wrong(std::string_view name, const std::string& expected, const Json& value) {
-  return InvalidRequest(
-      "`" + std::string(name) + "` must be " + expected + ", not " + Brief(value) + ".",
-      std::string(name));
-}
-
-// 5 and 5.0, but not 5.5.
-std::optional<int64_t> AsInteger(const Json& value) {
-  if (value.is_number_unsigned()) {
-    const uint64_t number = value.get<uint64_t>();
-    return number <= static_cast<uint64_t>(kMaxInt64) ? std::optional<int64_t>(number)
-                                                      : std::nullopt;
-  }
-  if (value.is_number_integer()) {
-    return value.get<int64_t>();
-  }
-  constexpr double kExact = 9007199254740992.0;  // 2^53
-  if (value.is_number_float()) {
-    const double number = value.get<double>();
-    if (std::trunc(number) == number && std::fabs(number) <= kExact) {
-      return static_cast<int64_t>(number);
-    }
-  }
-  return std::nullopt;
-}
-
 std::string Range(int64_t min, int64_t max) {
   if (min == kMinInt64 && max == kMaxInt64) {
     return "an integer of 64 bits";
@@ -101,7 +72,7 @@ ApiResult ReadInteger(const Field& field, const Integer& kind, const Json& value
                       Request* request) {
   const auto number = AsInteger(value);
   if (!number || *number < kind.min || *number > kind.max) {
-    return Wrong(field.name, Range(kind.min, kind.max), value);
+    return WrongField(field.name, Range(kind.min, kind.max), value);
   }
   request->*kind.target = *number;
   return std::nullopt;
@@ -110,160 +81,13 @@ ApiResult ReadInteger(const Field& field, const Integer& kind, const Json& value
 ApiResult ReadNumber(const Field& field, const Number& kind, const Json& value, Request* request) {
   const double number = value.is_number() ? value.get<double>() : std::nan("");
   if (!(number >= kind.min && number <= kind.max) || (kind.above_min && number <= kind.min)) {
-    return Wrong(field.name,
-                 "a number " + std::string(kind.above_min ? "above " : "from ") +
-                     ShortNumber(kind.min) + (kind.above_min ? " and up to " : " to ") +
-                     ShortNumber(kind.max),
-                 value);
+    return WrongField(field.name,
+                      "a number " + std::string(kind.above_min ? "above " : "from ") +
+                          ShortNumber(kind.min) + (kind.above_min ? " and up to " : " to ") +
+                          ShortNumber(kind.max),
+                      value);
   }
   request->*kind.target = number;
-  return std::nullopt;
-}
-
-ApiResult ReadModel(std::string_view name, const Json& value, Request* request) {
-  if (!value.is_string() || value.get_ref<const std::string&>().size() > kMaxModelNameBytes) {
-    return Wrong(name, "a model's name", value);
-  }
-  request->model = value.get<std::string>();
-  return std::nullopt;
-}
-
-// A list of token ids; what lies inside the vocabulary is checked later.
-ApiResult ReadTokenIds(std::string_view name, const Json& value, std::vector<int32_t>* ids) {
-  ids->clear();
-  ids->reserve(value.size());
-  for (const Json& entry : value) {
-    const auto id = AsInteger(entry);
-    if (!id || *id < 0 || *id > kMaxInt32) {
-      return Wrong(name, "a list of token ids (integers of at least 0)", entry);
-    }
-    ids->push_back(static_cast<int32_t>(*id));
-  }
-  return std::nullopt;
-}
-
-ApiResult ReadPrompt(std::string_view name, const Json& value, Request* request) {
-  static constexpr char kExpected[] =
-      "a string, a list of strings, a list of token ids, or a list of such lists";
-  request->prompts.clear();
-  if (value.is_string()) {
-    request->prompts.emplace_back(value.get<std::string>());
-    return std::nullopt;
-  }
-  if (!value.is_array() || value.empty()) {
-    return Wrong(name, value.is_array() ? std::string(kExpected) + " that is not empty" : kExpected,
-                 value);
-  }
-  if (value[0].is_number()) {
-    return ReadTokenIds(name, value,
-                        &std::get<1>(request->prompts.emplace_back(std::vector<int32_t>())));
-  }
-  if (value.size() > static_cast<size_t>(kMaxChoices)) {
-    return InvalidRequest("`prompt` has " + std::to_string(value.size()) + " entries; at most " +
-                              std::to_string(kMaxChoices) + " are allowed.",
-                          std::string(name));
-  }
-  for (const Json& entry : value) {
-    if (entry.type() != value[0].type() || (!entry.is_string() && !entry.is_array())) {
-      return Wrong(name, kExpected, entry);
-    }
-    if (entry.is_string()) {
-      request->prompts.emplace_back(entry.get<std::string>());
-    } else if (ApiResult error = ReadTokenIds(
-                   name, entry,
-                   &std::get<1>(request->prompts.emplace_back(std::vector<int32_t>())))) {
-      return error;
-    }
-  }
-  return std::nullopt;
-}
-
-// vLLM's name first, llama.cpp's second.
-ApiResult ReadContent(std::string_view name, const Json& value, Request* request) {
-  return value.is_string() ? ReadPrompt(name, value, request) : Wrong(name, "a string", value);
-}
-
-ApiResult ReadTokens(std::string_view name, const Json& value, Request* request) {
-  if (!value.is_array()) {
-    return Wrong(name, "a list of token ids", value);
-  }
-  request->has_tokens = true;
-  return ReadTokenIds(name, value, &request->tokens);
-}
-
-ApiResult ReadMessages(std::string_view, const Json& value, Request* request) {
-  return NormalizeMessages(value, &request->messages);
-}
-
-ApiResult ReadTemplateVariables(std::string_view name, const Json& value, Request* request) {
-  if (!value.is_object()) {
-    return Wrong(name, "an object", value);
-  }
-  request->template_variables = value;
-  return std::nullopt;
-}
-
-ApiResult ReadStop(std::string_view name, const Json& value, Request* request) {
-  const std::string expected =
-      "a string or a list of up to " + std::to_string(kMaxStopStrings) + " strings";
-  if (!value.is_string() && !(value.is_array() && value.size() <= kMaxStopStrings)) {
-    return Wrong(name, expected, value);
-  }
-  const Json list = value.is_string() ? Json::array({value}) : value;
-  for (const Json& entry : list) {
-    if (!entry.is_string() || entry.get_ref<const std::string&>().size() > kMaxStopBytes) {
-      return Wrong(name, expected + " of at most " + std::to_string(kMaxStopBytes) + " bytes each",
-                   entry);
-    }
-    if (!entry.get_ref<const std::string&>().empty()) {
-      request->stop.push_back(entry.get<std::string>());
-    }
-  }
-  return std::nullopt;
-}
-
-ApiResult ReadStopTokens(std::string_view name, const Json& value, Request* request) {
-  if (!value.is_array() || value.size() > kMaxStopTokens) {
-    return Wrong(name, "a list of up to " + std::to_string(kMaxStopTokens) + " token ids", value);
-  }
-  return ReadTokenIds(name, value, &request->stop_token_ids);
-}
-
-ApiResult ReadLogitBias(std::string_view name, const Json& value, Request* request) {
-  static constexpr char kExpected[] = "an object from token ids to numbers between -100 and 100";
-  if (!value.is_object()) {
-    return Wrong(name, kExpected, value);
-  }
-  for (const auto& [key, bias] : value.items()) {
-    int32_t id = -1;
-    const char* end = key.data() + key.size();
-    const auto parsed = std::from_chars(key.data(), end, id);
-    if (parsed.ec != std::errc() || parsed.ptr != end || id < 0) {
-      return Wrong(name, kExpected, Json(key));
-    }
-    if (!bias.is_number() || !(std::fabs(bias.get<double>()) <= 100)) {
-      return Wrong(name, kExpected, bias);
-    }
-    request->logit_bias[id] = bias.get<float>();
-  }
-  return std::nullopt;
-}
-
-ApiResult ReadStreamOptions(std::string_view name, const Json& value, Request* request) {
-  if (!value.is_object()) {
-    return Wrong(name, "an object", value);
-  }
-  request->has_stream_options = true;
-  for (const auto& [key, target] :
-       {std::pair("include_usage", &request->include_usage),
-        std::pair("continuous_usage_stats", &request->continuous_usage)}) {
-    if (const auto it = value.find(key); it != value.end() && !it->is_null()) {
-      if (!it->is_boolean()) {
-        return Wrong(std::string(name) + "." + key, "true or false", *it);
-      }
-      *target = it->get<bool>();
-    }
-  }
   return std::nullopt;
 }
 
@@ -323,11 +147,13 @@ const Field kFields[] = {
     {"add_generation_prompt", kTemplate, OptionalFlag{&Request::add_generation_prompt}},
     {"continue_final_message", kTemplate, Flag{&Request::continue_final_message}},
     {"chat_template_kwargs", kTemplate, &ReadTemplateVariables},
+    {"enable_thinking", kTemplate, &ReadEnableThinking},
+    {"tools", kTokenize, &ReadTools},
     {"return_token_strs", kTokenize, Flag{&Request::return_token_strings}},
     // Known and refused.
     {"suffix", kCompletion, Refused{"`suffix` is not supported.", &IsEmpty}},
-    {"tools", kTemplate, Refused{kNoTools, &IsToolless}},
-    {"tool_choice", kTemplate, Refused{kNoTools, &IsNone}},
+    {"tools", kChat, Refused{kNoTools, &IsToolless}},
+    {"tool_choice", kChat, Refused{kNoTools, &IsNone}},
     {"functions", kChat, Refused{kNoTools, &IsEmpty}},
     {"function_call", kChat, Refused{kNoTools, &IsNone}},
     {"response_format", kGenerate, Refused{kNoStructure, &IsText}},
@@ -384,7 +210,7 @@ ApiResult ReadField(const Field& field, const Json& value, const Json& body, Req
     return std::nullopt;
   }
   if (!value.is_boolean()) {
-    return Wrong(field.name, "true or false", value);
+    return WrongField(field.name, "true or false", value);
   }
   if (flag != nullptr) {
     request->*flag->target = value.get<bool>();

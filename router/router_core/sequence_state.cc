@@ -15,8 +15,6 @@ const char* RecoveryReasonName(RecoveryReason reason) {
   switch (reason) {
     case RecoveryReason::kUnavailable:
       return "unavailable";
-    case RecoveryReason::kConnectionLost:
-      return "connection_lost";
     case RecoveryReason::kResourceExhausted:
       return "resource_exhausted";
     case RecoveryReason::kWorkerError:
@@ -63,13 +61,6 @@ Decision SequenceState::Recover(RecoveryReason reason, bool may_wait, int64_t no
 
 Decision SequenceState::OnAttemptEnded(const AttemptEnd& end, int64_t now_us) {
   const bool started = !generated_.empty();
-  if (!end.from_worker) {
-    if (end.code == absl::StatusCode::kDeadlineExceeded) {
-      return Fail({504, "The request's deadline passed.", "", "deadline_exceeded"});
-    }
-    last_error_ = WorkerFailed();
-    return Recover(RecoveryReason::kConnectionLost, /*may_wait=*/true, now_us);
-  }
   switch (end.code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kOutOfRange:
@@ -82,12 +73,12 @@ Decision SequenceState::OnAttemptEnded(const AttemptEnd& end, int64_t now_us) {
       return Recover(RecoveryReason::kResourceExhausted, /*may_wait=*/false, now_us);
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kCancelled:
-      // A drain refuses what has not begun; what has begun outlives the worker.
-      last_error_ = started ? WorkerFailed() : NotReady("No worker takes requests at the moment.");
-      return Recover(RecoveryReason::kUnavailable, /*may_wait=*/started, now_us);
+      // The worker refuses because it drains, or is gone: gRPC does not tell which.
+      last_error_ = WorkerFailed();
+      return Recover(RecoveryReason::kUnavailable, /*may_wait=*/true, now_us);
     default:
       last_error_ = WorkerFailed();
-      return Recover(RecoveryReason::kWorkerError, /*may_wait=*/false, now_us);
+      return Recover(RecoveryReason::kWorkerError, /*may_wait=*/started, now_us);
   }
 }
 
@@ -101,9 +92,13 @@ Decision SequenceState::OnNoWorker(int64_t now_us) {
   Decision decision;
   decision.step = Decision::Step::kWait;
   decision.deadline_us = wait_deadline_us_;
+  // A drain refuses what has not begun; what has begun outlives the worker.
+  decision.unless_refused = generated_.empty();
   return decision;
 }
 
-ApiError SequenceState::OnWaitExpired() const { return last_error_; }
+ApiError SequenceState::OnRefused() const {
+  return NotReady("No worker takes requests at the moment.");
+}
 
 }  // namespace tandem::router

@@ -13,16 +13,14 @@ namespace tandem::router {
 // How one call to a worker ended without the sequence having finished.
 struct AttemptEnd {
   absl::StatusCode code = absl::StatusCode::kUnknown;  // kOk: the stream ended without a reason
-  // The worker itself said so; false: the connection broke.
-  bool from_worker = false;
   std::string message;
   std::string param;
   std::string error_code;
 };
 
 // Why a sequence went to another worker; bounded, for metrics.
-enum class RecoveryReason { kUnavailable, kConnectionLost, kResourceExhausted, kWorkerError };
-inline constexpr int kRecoveryReasonCount = 4;
+enum class RecoveryReason { kUnavailable, kResourceExhausted, kWorkerError };
+inline constexpr int kRecoveryReasonCount = 3;
 const char* RecoveryReasonName(RecoveryReason reason);
 
 struct RecoveryLimits {
@@ -32,13 +30,15 @@ struct RecoveryLimits {
 };
 
 // What to do next about a sequence. kDispatch: pick a worker that is not in excluded_workers() and
-// send what is left to do. kWait: until a worker becomes ready, or deadline_us. kFail: tell the
-// client `error`.
+// send what is left to do. kWait: until a worker becomes ready, or deadline_us, or, with
+// unless_refused, every worker is known to be there and to take nothing. kFail: tell the client
+// `error`.
 struct Decision {
   enum class Step { kDispatch, kWait, kFail };
   Step step = Step::kFail;
   ApiError error;
   int64_t deadline_us = 0;
+  bool unless_refused = false;
   RecoveryReason reason = RecoveryReason::kUnavailable;
 };
 
@@ -58,7 +58,9 @@ class SequenceState {
   // A wait ended because a worker became ready.
   void OnWorkerReady() { excluded_workers_.clear(); }
   // A wait ended without a worker.
-  ApiError OnWaitExpired() const;
+  ApiError OnWaitExpired() const { return last_error_; }
+  // A wait ended because every worker refuses.
+  ApiError OnRefused() const;
 
   const std::vector<int32_t>& generated() const { return generated_; }
   const std::vector<int>& excluded_workers() const { return excluded_workers_; }

@@ -10,14 +10,9 @@ namespace {
 
 constexpr size_t kMaxQueuedResponses = 64;
 
-// gRPC tells a status that the peer sent from one that it made itself only in this text.
-bool CameFromPeer(const grpc::ClientContext& context) {
-  return context.debug_error_string().find("Error received from peer") != std::string::npos;
-}
-
 }  // namespace
 
-GenerateCall::GenerateCall() {
+GenerateCall::GenerateCall(CompletionLoop* loop) : loop_(loop) {
   start_tag_.operation = Operation::kStart;
   read_tag_.operation = Operation::kRead;
   finish_tag_.operation = Operation::kFinish;
@@ -27,7 +22,8 @@ GenerateCall::GenerateCall() {
 std::shared_ptr<GenerateCall> GenerateCall::Start(v1::Inference::Stub& stub, CompletionLoop& loop,
                                                   const v1::GenerateRequest& request,
                                                   std::function<void()> notify) {
-  std::shared_ptr<GenerateCall> call(new GenerateCall());
+  std::shared_ptr<GenerateCall> call(new GenerateCall(&loop));
+  loop.Add(call.get());
   std::lock_guard lock(call->mutex_);
   call->notify_ = std::move(notify);
   call->self_ = call;
@@ -67,6 +63,9 @@ void GenerateCall::OnCompletion(Operation operation, bool ok) {
   if (notify) {
     notify();
   }
+  if (last) {
+    loop_->Remove(this);
+  }
 }
 
 void GenerateCall::OnRead(bool ok) {
@@ -92,7 +91,6 @@ void GenerateCall::OnFinish() {
   const absl::Status status = rpc::FromGrpcStatus(status_);
   end.code = status.code();
   end.message = std::string(status.message());
-  end.from_worker = status.ok() || CameFromPeer(context_);
   if (const auto detail = rpc::ErrorDetailOf(status)) {
     end.param = detail->param();
     end.error_code = detail->code();

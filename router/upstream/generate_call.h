@@ -18,7 +18,7 @@ namespace tandem::router {
 // One Generate call to a worker. What arrives is queued here, a bounded number of messages, until
 // the owner takes it; beyond that gRPC's flow control holds the worker's stream back.
 // Thread-safe. Keeps itself alive until gRPC has given its last tag back.
-class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
+class GenerateCall : public LoopCall, public std::enable_shared_from_this<GenerateCall> {
  public:
   // What arrived since the last Take, in order; `end` once, after the last response.
   struct Batch {
@@ -34,7 +34,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
   Batch Take();
   // Tells the worker to stop. `notify` is not called any more, unless it is running just now.
-  void Cancel();
+  void Cancel() override;
 
  private:
   enum class Operation { kStart, kRead, kFinish };
@@ -44,12 +44,13 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     Operation operation = Operation::kStart;
   };
 
-  GenerateCall();
+  explicit GenerateCall(CompletionLoop* loop);
   void OnCompletion(Operation operation, bool ok);
   // Both with the lock held.
   void OnRead(bool ok);
   void OnFinish();
 
+  CompletionLoop* const loop_;
   std::mutex mutex_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader_;

@@ -121,7 +121,7 @@ void WorkerClient::Recheck() {
 void WorkerClient::Run() {
   while (!stopping()) {
     WatchOnce();
-    fleet_->SetNotReady(index_);
+    fleet_->SetLost(index_);
     Pause(kRewatchPauseUs);
   }
 }
@@ -151,7 +151,7 @@ void WorkerClient::WatchOnce() {
         }
         break;
       case HealthWatch::Event::kNotServing:
-        fleet_->SetNotReady(index_);
+        fleet_->SetRefusing(index_);
         base::LogInfo("worker takes no requests", {{"worker", fleet_->address(index_)}});
         break;
       case HealthWatch::Event::kEnded:

@@ -183,7 +183,7 @@ TEST_F(ErrorsTest, MetricsAreThereFromTheStart) {
   for (const char* sample :
        {"tandem_router_requests_total{code=\"429\",endpoint=\"/v1/chat/completions\"} 0",
         "tandem_router_retries_total{reason=\"unavailable\"} 0",
-        "tandem_router_resumes_total{reason=\"connection_lost\"} 0",
+        "tandem_router_resumes_total{reason=\"unavailable\"} 0",
         "tandem_router_worker_ready{worker=\"127.0.0.1:1\"} 0",
         "tandem_router_queue_depth{worker=\"127.0.0.1:1\"} 0",
         "tandem_router_inflight_requests{worker=\"127.0.0.1:1\"} 0"}) {

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "tests/contract/router/router_fixture.h"
 
 namespace tandem::router {
@@ -234,6 +237,42 @@ TEST_F(GenerationTest, ALargePromptIsServedToo) {
   ASSERT_EQ(padded.status, 200);
   EXPECT_EQ(padded.json()["choices"][0]["text"], "IJ");
 }
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream content;
+  content << file.rdbuf();
+  return content.str();
+}
+
+class GoldenTextTest : public RouterFixture, public testing::WithParamInterface<const char*> {};
+
+TEST_P(GoldenTextTest, TokenizeGivesTheReferencesTokens) {
+  const std::string folder = std::string(TANDEM_TEST_DATA "/goldens/") + GetParam();
+  const Json config = Json::parse(ReadFile(folder + "/tokenizer_config.json"));
+  const Json goldens = Json::parse(ReadFile(folder + "/goldens.json"));
+  fakes::FakeWorker::Options options = WorkerOptions();
+  options.tokenizer_folder = folder;
+  options.chat_template = config.at("chat_template").get<std::string>();
+  options.vocab_size = 1000;
+  AddWorker(options);
+  StartRouter();
+  for (const Json& golden : goldens.at("tokenizer_cases")) {
+    EXPECT_EQ(Post("/tokenize", {{"prompt", golden["text"]}}).json()["tokens"], golden["token_ids"])
+        << golden["text"];
+  }
+  for (const Json& golden : goldens.at("chat_cases")) {
+    Json body = golden.value("options", Json::object());
+    body["messages"] = golden["messages"];
+    const HttpReply reply = Post("/tokenize", body);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.json()["tokens"], golden["token_ids"]) << golden["text"];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTextTest,
+                         testing::Values("llama2-like", "llama3-like", "mistral-like", "qwen2-like",
+                                         "qwen3-like"));
 
 class NoTokenizerTest : public RouterFixture {};
 

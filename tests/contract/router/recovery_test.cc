@@ -96,7 +96,7 @@ TEST_F(RecoveryTest, AnotherWorkerContinuesTheStream) {
   EXPECT_EQ(request.sampling().seed(), 2u);
   const std::string counter =
       resumed > 0 ? "tandem_router_resumes_total" : "tandem_router_retries_total";
-  EXPECT_EQ(Metric(counter + "{reason=\"connection_lost\"}"), 1);
+  EXPECT_EQ(Metric(counter + "{reason=\"unavailable\"}"), 1);
 }
 
 TEST_F(RecoveryTest, TheSameWorkerContinuesAfterItsRestart) {
@@ -142,8 +142,11 @@ TEST_F(RecoveryTest, WithoutAnotherWorkerTheClientIsTold) {
 TEST_F(RecoveryTest, ADrainingWorkerPassesRequestsOn) {
   fakes::FakeWorker& draining = AddWorker();
   StartRouter();
-  draining.SetScript(
-      [](fakes::FakeCall&) { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining"); });
+  // Its refusal arrives before the router heard of the drain.
+  draining.SetScript([&](fakes::FakeCall&) {
+    draining.SetServing(false);
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
+  });
   const HttpReply alone = Post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 1}});
   EXPECT_EQ(alone.status, 503);
   EXPECT_TRUE(alone.headers.contains("retry-after"));

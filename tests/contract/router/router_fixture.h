@@ -25,6 +25,7 @@ inline bool Eventually(const std::function<bool()>& condition) {
     if (base::SystemClock().NowUs() > deadline_us) {
       return false;
     }
+    // reason: polls what another thread or process brings about; no result depends on the time.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;

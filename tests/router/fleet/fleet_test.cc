@@ -63,7 +63,7 @@ TEST_F(FleetTest, EqualWorkersServeOneModel) {
 TEST_F(FleetTest, AModelIsKnownWhileItsWorkerIsAway) {
   fleet_.SetReady(0, Model("m"));
   const int id = fleet_.FindModel("m")->id;
-  fleet_.SetNotReady(0);
+  fleet_.SetLost(0);
   EXPECT_NE(fleet_.FindModel("m"), nullptr);
   EXPECT_FALSE(fleet_.AnyReady());
   fleet_.SetReady(0, Model("m"));
@@ -90,21 +90,43 @@ TEST_F(FleetTest, WaitersWakeOnceAndAreBounded) {
   fleet_.SetReady(0, Model("m"));
   const int id = fleet_.FindModel("m")->id;
   int woken = 0;
-  const auto wake = [&] { ++woken; };
-  EXPECT_TRUE(fleet_.WaitForReady(id, wake).has_value());
+  const auto wake = [&](bool ready) {
+    EXPECT_TRUE(ready);
+    ++woken;
+  };
+  EXPECT_TRUE(fleet_.WaitForReady(id, false, wake).has_value());
   EXPECT_EQ(woken, 1);  // at once
-  fleet_.SetNotReady(0);
-  const auto first = fleet_.WaitForReady(id, wake);
+  fleet_.SetLost(0);
+  const auto first = fleet_.WaitForReady(id, false, wake);
   ASSERT_TRUE(first.has_value());
-  EXPECT_TRUE(fleet_.WaitForReady(id, wake).has_value());
-  EXPECT_FALSE(fleet_.WaitForReady(id, wake).has_value());
+  EXPECT_TRUE(fleet_.WaitForReady(id, false, wake).has_value());
+  EXPECT_FALSE(fleet_.WaitForReady(id, false, wake).has_value());
   fleet_.CancelWait(*first);
-  EXPECT_TRUE(fleet_.WaitForReady(id + 1, wake).has_value());
+  EXPECT_TRUE(fleet_.WaitForReady(id + 1, false, wake).has_value());
   EXPECT_EQ(woken, 1);
   fleet_.SetReady(0, Model("m"));
   EXPECT_EQ(woken, 2);
   fleet_.SetReady(0, Model("m"));
   EXPECT_EQ(woken, 2);
+}
+
+TEST_F(FleetTest, AWaitEndsWhenAllRefuse) {
+  fleet_.SetReady(0, Model("m"));
+  fleet_.SetReady(1, Model("m"));
+  const int id = fleet_.FindModel("m")->id;
+  fleet_.SetLost(0);
+  fleet_.SetRefusing(1);
+  std::vector<bool> woken;
+  const auto wake = [&](bool ready) { woken.push_back(ready); };
+  fleet_.WaitForReady(id, true, wake);
+  fleet_.WaitForReady(id, false, wake);
+  EXPECT_TRUE(woken.empty());  // worker 0 may come back
+  fleet_.SetRefusing(0);
+  EXPECT_EQ(woken, std::vector<bool>{false});
+  fleet_.WaitForReady(id, true, wake);
+  EXPECT_EQ(woken, (std::vector<bool>{false, false}));
+  fleet_.SetReady(0, Model("m"));
+  EXPECT_EQ(woken, (std::vector<bool>{false, false, true}));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "common/base/strings.h"
+
 namespace tandem::router {
 namespace {
 
@@ -145,6 +147,10 @@ const Case kCases[] = {
     {kTokenize, R"({"prompt":"x"})", nullptr},
     {kTokenize, R"({"content":"x"})", nullptr},
     {kTokenize, R"({)" MESSAGES R"(})", nullptr},
+    {kTokenize, R"({)" MESSAGES R"(,"tools":[{"type":"function"}]})", nullptr},
+    {kTokenize, R"({)" MESSAGES R"(,"tools":[1]})", "tools"},
+    {kTokenize, R"({)" MESSAGES R"(,"enable_thinking":false})", nullptr},
+    {kTokenize, R"({)" MESSAGES R"(,"enable_thinking":"no"})", "enable_thinking"},
     {kTokenize, R"({})", "prompt"},
     {kTokenize, R"({"prompt":[1]})", "prompt"},
     {kTokenize, R"({"content":7})", "content"},
@@ -259,10 +265,11 @@ TEST(ParseJsonTest, BoundsDepthAndMembers) {
   EXPECT_FALSE(ParseJson(std::string(100, '[') + std::string(100, ']'), &json));
   EXPECT_TRUE(ParseJson(std::string(101, '[') + std::string(101, ']'), &json));
   EXPECT_TRUE(ParseJson(std::string(1'000'000, '['), &json));
-  EXPECT_FALSE(ParseJson("\"" + std::string(1000, '[') + "\"", &json));
+  const std::string brackets(1000, '[');
+  EXPECT_FALSE(ParseJson(base::StrCat("\"", brackets, "\""), &json));
   std::string wide = "{\"a\":1";
   for (int i = 0; i < 10'000; ++i) {
-    wide += ",\"" + std::to_string(i) + "\":1";
+    base::StrAppend(&wide, ",\"", i, "\":1");
   }
   EXPECT_TRUE(ParseJson(wide + "}", &json));
 }

@@ -9,8 +9,8 @@ using Step = Decision::Step;
 
 constexpr int64_t kSecond = 1'000'000;
 
-AttemptEnd Lost() { return {absl::StatusCode::kUnavailable, false, "Socket closed"}; }
-AttemptEnd FromWorker(absl::StatusCode code) { return {code, true, "no", "prompt", "why"}; }
+AttemptEnd Lost() { return {absl::StatusCode::kUnavailable, "Socket closed"}; }
+AttemptEnd FromWorker(absl::StatusCode code) { return {code, "no", "prompt", "why"}; }
 
 class SequenceStateTest : public testing::Test {
  protected:
@@ -32,7 +32,7 @@ TEST_F(SequenceStateTest, LostWorkerLeadsToAnotherWithTheTokens) {
   Tokens({9});
   const Decision decision = state_.OnAttemptEnded(Lost(), 5 * kSecond);
   EXPECT_EQ(decision.step, Step::kDispatch);
-  EXPECT_EQ(decision.reason, RecoveryReason::kConnectionLost);
+  EXPECT_EQ(decision.reason, RecoveryReason::kUnavailable);
   EXPECT_TRUE(state_.resumed());
   EXPECT_EQ(state_.generated(), (std::vector<int32_t>{7, 8, 9}));
   EXPECT_EQ(state_.excluded_workers(), std::vector<int>{3});
@@ -45,23 +45,24 @@ TEST_F(SequenceStateTest, WithoutAnotherWorkerItWaitsForABoundedTime) {
   const Decision decision = state_.OnNoWorker(6 * kSecond);
   EXPECT_EQ(decision.step, Step::kWait);
   EXPECT_EQ(decision.deadline_us, 35 * kSecond);
+  EXPECT_FALSE(decision.unless_refused);
   EXPECT_EQ(state_.OnWaitExpired().http_status, 502);
   state_.OnWorkerReady();
   EXPECT_TRUE(state_.excluded_workers().empty());
   EXPECT_EQ(state_.OnNoWorker(35 * kSecond).step, Step::kFail);
 }
 
-TEST_F(SequenceStateTest, DrainBeforeTheFirstTokenIsARetryAndNeverAWait) {
+TEST_F(SequenceStateTest, BeforeTheFirstTokenADrainEndsTheWait) {
   state_.OnDispatched(0);
   const Decision decision =
       state_.OnAttemptEnded(FromWorker(absl::StatusCode::kUnavailable), kSecond);
   EXPECT_EQ(decision.step, Step::kDispatch);
-  EXPECT_EQ(decision.reason, RecoveryReason::kUnavailable);
   EXPECT_FALSE(state_.resumed());
   const Decision none = state_.OnNoWorker(kSecond);
-  EXPECT_EQ(none.step, Step::kFail);
-  EXPECT_EQ(none.error.http_status, 503);
-  EXPECT_GT(none.error.retry_after_s, 0);
+  EXPECT_EQ(none.step, Step::kWait);
+  EXPECT_TRUE(none.unless_refused);
+  EXPECT_EQ(state_.OnRefused().http_status, 503);
+  EXPECT_GT(state_.OnRefused().retry_after_s, 0);
 }
 
 TEST_F(SequenceStateTest, FullQueuesEverywhereAre429) {
@@ -89,9 +90,6 @@ TEST_F(SequenceStateTest, DeadlineIs504) {
   EXPECT_EQ(
       state_.OnAttemptEnded(FromWorker(absl::StatusCode::kDeadlineExceeded), 0).error.http_status,
       504);
-  EXPECT_EQ(
-      state_.OnAttemptEnded({absl::StatusCode::kDeadlineExceeded, false}, 0).error.http_status,
-      504);
 }
 
 TEST_F(SequenceStateTest, AWorkersOwnErrorIsTriedElsewhereAndElse502) {
@@ -104,7 +102,7 @@ TEST_F(SequenceStateTest, AWorkersOwnErrorIsTriedElsewhereAndElse502) {
 TEST_F(SequenceStateTest, AStreamThatEndsWithoutAReasonIsAnError) {
   state_.OnDispatched(0);
   Tokens({1});
-  const Decision decision = state_.OnAttemptEnded({absl::StatusCode::kOk, true}, 0);
+  const Decision decision = state_.OnAttemptEnded({absl::StatusCode::kOk}, 0);
   EXPECT_EQ(decision.step, Step::kDispatch);
   EXPECT_EQ(decision.reason, RecoveryReason::kWorkerError);
 }
