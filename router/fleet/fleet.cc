@@ -58,28 +58,20 @@ int Fleet::ModelIdOf(const ModelInfo& model) {
 }
 
 void Fleet::SetReady(int worker, ModelInfo model) {
-  std::shared_ptr<const ModelInfo> shared;
+  if (on_model_) {
+    on_model_(model);
+  }
   std::vector<std::function<void(bool)>> wakes;
-  bool is_new = false;
-  {
-    std::lock_guard lock(mutex_);
-    const int models_before = next_model_id_;
-    model.id = ModelIdOf(model);
-    is_new = next_model_id_ > models_before;
-    shared = std::make_shared<const ModelInfo>(std::move(model));
-  }
-  if (is_new && on_model_) {
-    on_model_(*shared);
-  }
   {
     std::lock_guard lock(mutex_);
     Slot& slot = slots_[worker];
-    slot.model = shared;
-    slot.view.model_id = shared->id;
+    model.id = ModelIdOf(model);
+    slot.model = std::make_shared<const ModelInfo>(std::move(model));
+    slot.view.model_id = slot.model->id;
     slot.view.ready = true;
-    ++slot.epoch;
     slot.refusing = false;
-    wakes = TakeWaiters(shared->id, /*ready=*/true);
+    ++slot.epoch;
+    wakes = TakeWaiters(slot.view.model_id, /*ready=*/true);
   }
   for (const auto& wake : wakes) {
     wake(true);

@@ -54,7 +54,7 @@ class Fleet {
 
   // Called with the index of a worker whose health should be looked at afresh. Set before use.
   void set_on_suspect(std::function<void(int)> on_suspect) { on_suspect_ = std::move(on_suspect); }
-  // Called with each model that the fleet meets for the first time. Set before use.
+  // Called with the model of each worker that becomes ready, before it is. Set before use.
   void set_on_model(std::function<void(const ModelInfo&)> on_model) {
     on_model_ = std::move(on_model);
   }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "router/policy/round_robin.h"
 
 namespace tandem::router {
@@ -51,13 +53,23 @@ TEST_F(FleetTest, EqualWorkersServeOneModel) {
   fleet_.SetReady(0, Model("m"));
   fleet_.SetReady(1, Model("m"));
   EXPECT_EQ(fleet_.Models().size(), 1u);
-  EXPECT_EQ(heard, std::vector<std::string>{"m"});
+  EXPECT_EQ(heard, (std::vector<std::string>{"m", "m"}));
   EXPECT_NE(fleet_.FindModel(""), nullptr);
   fleet_.SetReady(1, Model("other", "b"));
   EXPECT_EQ(fleet_.Models().size(), 2u);
   EXPECT_EQ(fleet_.FindModel(""), nullptr);
   EXPECT_EQ(fleet_.FindModel("none"), nullptr);
   EXPECT_NE(fleet_.FindModel("other")->id, fleet_.FindModel("m")->id);
+}
+
+TEST_F(FleetTest, WorkersThatBecomeReadyAtOnceServeOneModel) {
+  for (int round = 0; round < 200; ++round) {
+    Fleet fleet({"a:1", "b:2"}, MakeRoundRobin(), 2);
+    std::thread other([&] { fleet.SetReady(1, Model("m")); });
+    fleet.SetReady(0, Model("m"));
+    other.join();
+    ASSERT_EQ(fleet.Models().size(), 1u);
+  }
 }
 
 TEST_F(FleetTest, AModelIsKnownWhileItsWorkerIsAway) {
