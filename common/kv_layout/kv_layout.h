@@ -70,17 +70,4 @@ struct PagedLayer {
 // differ (runs of equal layout are copied whole).
 void CopyTokens(const PagedLayer& from, const PagedLayer& to, int64_t first, int64_t count);
 
-// The same, spelled out.
-inline void StoreToken(const PoolGeometry& geometry, std::byte* layer_base, int32_t t,
-                       const void* k, const void* v, DType row_dtype) {
-  StoreToken(geometry, layer_base, t, {k, v, row_dtype});
-}
-inline void CopyTokens(const PoolGeometry& from, const std::byte* from_pool,
-                       std::span<const int32_t> from_table, const PoolGeometry& to,
-                       std::byte* to_pool, std::span<const int32_t> to_table, int32_t from_layer,
-                       int32_t to_layer, int64_t first, int64_t count) {
-  CopyTokens({&from, const_cast<std::byte*>(from_pool), from_table, from_layer},
-             {&to, to_pool, to_table, to_layer}, first, count);
-}
-
 }  // namespace tandem::kv

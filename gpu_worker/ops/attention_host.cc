@@ -27,8 +27,8 @@ absl::Status StoreKv(const QkvRows& qkv, std::span<const RowRun> runs, const Poo
       const int32_t position = run.start_position + i;
       const int32_t block = run.block_table[static_cast<size_t>(position / geometry.block_tokens)];
       kv::StoreToken(geometry, pool.pool + geometry.LayerOffset(block, pool.layer),
-                     position % geometry.block_tokens, qkv.k(run.first_row + i),
-                     qkv.v(run.first_row + i), DType::kFloat32);
+                     position % geometry.block_tokens,
+                     {qkv.k(run.first_row + i), qkv.v(run.first_row + i), DType::kFloat32});
     }
   }
   return absl::OkStatus();
@@ -42,8 +42,8 @@ absl::Status CopyKv(const CopyKvArgs& args) {
   for (int64_t part = first_part; part < last_part; ++part) {
     const int64_t from = std::max(args.first, part * kCopyTokens);
     const int64_t to = std::min(end, (part + 1) * kCopyTokens);
-    kv::CopyTokens(*args.from.geometry, args.from.pool, args.from_table, *args.to.geometry,
-                   args.to.pool, args.to_table, args.from.layer, args.to.layer, from, to - from);
+    kv::CopyTokens({args.from.geometry, args.from.pool, args.from_table, args.from.layer},
+                   {args.to.geometry, args.to.pool, args.to_table, args.to.layer}, from, to - from);
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 #include "gpu_worker/service/attach_stream.h"
 
-#include <chrono>
+#include <grpc/support/time.h>
 
 #include "common/rpc/status.h"
 
@@ -18,8 +18,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& socket_path) {
                                    arguments);
 }
 
-std::chrono::system_clock::time_point After(int64_t timeout_us) {
-  return std::chrono::system_clock::now() + std::chrono::microseconds(timeout_us);
+gpr_timespec After(int64_t timeout_us) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout_us, GPR_TIMESPAN));
 }
 
 void* Pointer(intptr_t tag) { return reinterpret_cast<void*>(tag); }
@@ -44,7 +44,7 @@ AttachStream::~AttachStream() {
 }
 
 std::optional<v1::AttachEvent> AttachStream::Poll(int64_t timeout_us) {
-  const auto deadline = After(timeout_us);
+  const gpr_timespec deadline = After(timeout_us);
   while (!ended_) {
     void* raw = nullptr;
     bool ok = false;

@@ -1,5 +1,6 @@
-// Runs a fuzz target without libFuzzer: every file of the corpus, then seeded mutations of them. Deterministic; the
-// seed of a failing run is printed before the run when TANDEM_FUZZ_VERBOSE is set.
+// Runs a fuzz target without libFuzzer: every file of the corpus, then seeded mutations of them.
+// Deterministic; the seed of a failing run is printed before the run when TANDEM_FUZZ_VERBOSE is
+// set.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

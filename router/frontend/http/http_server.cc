@@ -56,8 +56,8 @@ absl::StatusOr<Protocol::endpoint> ParseAddress(const std::string& address) {
   if (colon == std::string::npos || host.empty() ||
       std::from_chars(address.data() + colon + 1, end, port).ptr != end ||
       colon + 1 == address.size() || port > 65535) {
-    return absl::InvalidArgumentError("address must be host:port or unix:PATH, not '" + address +
-                                      "'");
+    return absl::InvalidArgumentError("--listen: allowed are host:port and unix:PATH, not '" +
+                                      address + "'");
   }
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
