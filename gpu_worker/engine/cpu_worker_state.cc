@@ -45,8 +45,11 @@ bool CpuWorkerState::GiveUpIfDue(int64_t now_us) {
 }
 
 int64_t CpuWorkerState::NextEventUs(int64_t now_us) const {
-  if (given_up_ || away_since_us_ == kNotAway) {
+  if (away_since_us_ == kNotAway) {
     return 0;
+  }
+  if (given_up_) {
+    return IsLost(now_us) ? 0 : away_since_us_ + lost_limit_us_;
   }
   const int64_t give_up_us = away_since_us_ + away_limit_us_;
   return is_up_ && retry_at_us_ > now_us ? std::min(retry_at_us_, give_up_us) : give_up_us;

@@ -8,7 +8,8 @@ namespace tandem::gpu_worker {
 // failed. Pure: times are arguments.
 class CpuWorkerState {
  public:
-  explicit CpuWorkerState(int64_t away_limit_us) : away_limit_us_(away_limit_us) {}
+  CpuWorkerState(int64_t away_limit_us, int64_t lost_limit_us)
+      : away_limit_us_(away_limit_us), lost_limit_us_(lost_limit_us) {}
 
   void OnUp();
   void OnDown(int64_t now_us);
@@ -21,6 +22,10 @@ class CpuWorkerState {
 
   bool is_up() const { return is_up_; }
   bool given_up() const { return given_up_; }
+  // Given up, and away so long that what only the CPU tier can hold has no hope left.
+  bool IsLost(int64_t now_us) const {
+    return given_up_ && now_us - away_since_us_ >= lost_limit_us_;
+  }
   bool IsUsable(int64_t now_us) const { return is_up_ && !given_up_ && now_us >= retry_at_us_; }
   // When something changes by itself, later than now; 0: never.
   int64_t NextEventUs(int64_t now_us) const;
@@ -31,6 +36,7 @@ class CpuWorkerState {
   static constexpr int64_t kNotAway = -1;
 
   int64_t away_limit_us_;
+  int64_t lost_limit_us_;
   bool is_up_ = false;
   bool given_up_ = false;
   int64_t retry_us_ = kFirstRetryUs;

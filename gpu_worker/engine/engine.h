@@ -73,7 +73,10 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 2048;
   int32_t max_waiting = 4096;  // beyond: kQueueFull
   std::vector<int32_t> eos_token_ids;
-  int64_t cpu_worker_away_limit_us = 30'000'000;  // then CPU sequences are recomputed on the device
+  // Then CPU sequences that fit the device are recomputed there; the others keep their KV and wait.
+  int64_t cpu_worker_away_limit_us = 30'000'000;
+  // Then those that only the CPU tier can hold end with an error.
+  int64_t cpu_worker_lost_limit_us = 600'000'000;
   bool check_invariants_each_step = false;
 };
 

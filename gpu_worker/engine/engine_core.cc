@@ -49,7 +49,7 @@ EngineCore::EngineCore(const EngineOptions& options, const RunnerLimits& limits,
       scheduler_(SchedulerConfigOf(options, limits), std::move(cost_model)),
       blocks_({limits.num_gpu_blocks, limits.gpu_block_tokens, limits.num_cpu_blocks,
                limits.cpu_block_tokens}),
-      cpu_worker_(options.cpu_worker_away_limit_us) {}
+      cpu_worker_(options.cpu_worker_away_limit_us, options.cpu_worker_lost_limit_us) {}
 
 SchedulerState EngineCore::PolicyState() const {
   SchedulerState state;
@@ -269,26 +269,32 @@ void EngineCore::AgeWaiting(int64_t now_us) {
   }
 }
 
+// What the device can hold is recomputed there. The rest keeps its KV in the CPU pool, which
+// outlives the worker, and waits for the next one.
 void EngineCore::GiveUpCpuWorker() {
+  SchedulerState state = PolicyState();
+  state.cpu_given_up = true;
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence->view.tier == Tier::kCpu) {
+    if (sequence->view.tier == Tier::kCpu &&
+        scheduler_.CanEverHold(state, sequence->view.total_tokens + 1)) {
       Recompute(sequence.get());
     }
   }
 }
 
-// Without the CPU tier some sequences have no place any more; their clients shall not wait for
-// ever.
-void EngineCore::EndImpossible() {
-  SchedulerState state = PolicyState();
-  state.cpu_given_up = cpu_worker_.given_up();
-  if (!state.cpu_given_up) {
+// When the CPU tier is lost for good some sequences have no place any more; their clients shall not
+// wait for ever.
+void EngineCore::EndImpossible(int64_t now_us) {
+  if (!cpu_worker_.IsLost(now_us)) {
     return;
   }
+  SchedulerState state = PolicyState();
+  state.cpu_given_up = true;
   std::vector<Sequence*> impossible;
-  for (const SequenceView* view : waiting_) {
-    if (!scheduler_.CanEverHold(state, view->total_tokens)) {
-      impossible.push_back(Find(view->id));
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->view.tier != Tier::kGpu &&
+        !scheduler_.CanEverHold(state, sequence->view.total_tokens)) {
+      impossible.push_back(sequence.get());
     }
   }
   for (Sequence* sequence : impossible) {

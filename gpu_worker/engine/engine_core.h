@@ -78,7 +78,7 @@ class EngineCore {
   void ExpireDeadlines(int64_t now_us);
   void AgeWaiting(int64_t now_us);
   void GiveUpCpuWorker();
-  void EndImpossible();
+  void EndImpossible(int64_t now_us);
   void Recompute(Sequence* sequence);
   void Remove(uint64_t sequence_id);
   void EndWithError(Sequence* sequence, const absl::Status& error);

@@ -11,7 +11,7 @@ const StepInput* EngineCore::PlanStep(int64_t now_us) {
   if (scheduler_.config().policy != OffloadPolicy::kOff && cpu_worker_.GiveUpIfDue(now_us)) {
     GiveUpCpuWorker();
   }
-  EndImpossible();
+  EndImpossible(now_us);
   AgeWaiting(now_us);
   if (sequences_.empty() || !MakePlan(now_us)) {
     return nullptr;

@@ -20,6 +20,7 @@ using tandem::gpu_worker::Worker;
 
 constexpr int kBadUsage = 2;
 constexpr int64_t kPollUs = 50'000;
+constexpr int64_t kLastCallsUs = 300'000;
 
 // libgomp reads its variables before main. Whoever sets one decides for that one.
 void RestartWithOpenMpEnvironment(char** argv) {
@@ -86,17 +87,23 @@ class StopSignals {
   std::thread thread_;
 };
 
-// Until all sequences have ended, a second signal comes or the time is over.
-void Drain(Worker& worker, const StopSignals& signals, int64_t timeout_us) {
+// Until all sequences have ended or the time is over. False when some had not ended. After a second
+// signal they are not waited for, only their callers, who may be cancelling them just then.
+bool Drain(Worker& worker, const StopSignals& signals, int64_t timeout_us) {
   const tandem::base::Clock& clock = tandem::base::SystemClock();
   const int64_t deadline_us = clock.NowUs() + timeout_us;
   worker.BeginDrain();
   while (!worker.WaitIdle(kPollUs)) {
-    if (signals.count() > 1 || clock.NowUs() >= deadline_us) {
+    if (signals.count() > 1 && !worker.WaitIdle(kLastCallsUs)) {
+      tandem::base::LogWarning("second signal; running requests are dropped");
+      _exit(1);  // an orderly end would wait for them
+    }
+    if (signals.count() <= 1 && clock.NowUs() >= deadline_us) {
       tandem::base::LogWarning("drain cut short; running requests are aborted");
-      return;
+      return false;
     }
   }
+  return true;
 }
 
 }  // namespace
@@ -123,8 +130,8 @@ int main(int argc, char** argv) {
   }
   signals.SetServing();
   signals.WaitForFirst();
-  Drain(**worker, signals, drain_timeout_s * 1'000'000);
+  const bool clean = Drain(**worker, signals, drain_timeout_s * 1'000'000);
   (*worker)->Shutdown();
   tandem::base::LogInfo("stopped");
-  return 0;
+  return clean ? 0 : 1;
 }

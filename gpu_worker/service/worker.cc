@@ -1,5 +1,7 @@
 #include "gpu_worker/service/worker.h"
 
+#include <algorithm>
+#include <future>
 #include <random>
 
 #include "common/base/config.h"
@@ -8,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/strings.h"
 #include "common/rpc/tokenizer_spec_proto.h"
+#include "common/tokenizer/tokenizer.h"
 
 namespace tandem::gpu_worker {
 namespace {
@@ -97,6 +100,39 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerFlags& flags,
   return worker;
 }
 
+namespace {
+
+// The router builds the tokenizer; one that cannot be built is refused here, at start, like any
+// other fault of the model's files. A model without one serves token ids.
+absl::Status CheckTokenizer(const model_files::ModelFiles& model) {
+  if (model.tokenizer().kind == tokenizer::TokenizerSpec::Kind::kNone) {
+    return absl::OkStatus();
+  }
+  const absl::Status status = tokenizer::Tokenizer::Create(model.tokenizer()).status();
+  if (status.ok()) {
+    return status;
+  }
+  return absl::Status(status.code(), "the model's tokenizer: " + std::string(status.message()));
+}
+
+// No sequence can be longer than the larger pool that its policy uses: what is promised to clients
+// and what admission accepts must be the same.
+void LimitModelLength(const RunnerLimits& limits, EngineOptions* options) {
+  const int64_t gpu_tokens = int64_t{limits.num_gpu_blocks} * limits.gpu_block_tokens;
+  const int64_t cpu_tokens = int64_t{limits.num_cpu_blocks} * limits.cpu_block_tokens;
+  const int64_t most = options->offload == OffloadPolicy::kOff ? gpu_tokens
+                       : options->offload == OffloadPolicy::kAllCpu
+                           ? cpu_tokens
+                           : std::max(gpu_tokens, cpu_tokens);
+  if (most < options->max_model_len) {
+    base::LogWarning("the KV cache pools hold no sequence of the model's length",
+                     {{"max_model_len", options->max_model_len}, {"reduced_to", most}});
+    options->max_model_len = static_cast<int32_t>(most);
+  }
+}
+
+}  // namespace
+
 absl::Status Worker::StartMetrics(const WorkerFlags& flags) {
   registry_->AddCollectCallback([this] {
     if (loaded_.load()) {
@@ -115,12 +151,21 @@ absl::Status Worker::Load(const WorkerFlags& flags) {
   const int64_t started_us = clock_->NowUs();
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<model_files::ModelFiles> model,
-      model_files::OpenModel(flags.model, {.dummy_weights = flags.load_format == "dummy"}));
+      model_files::OpenModel(
+          flags.model, {.dummy_weights = flags.load_format == "dummy",
+                        .max_model_len = static_cast<int32_t>(flags.max_model_len.value_or(0))}));
+  std::future<absl::Status> tokenizer_checked =
+      std::async(std::launch::async, [&model] { return CheckTokenizer(*model); });
   TANDEM_ASSIGN_OR_RETURN(const MemoryInfo memory, ReadMemoryInfo());
   TANDEM_ASSIGN_OR_RETURN(options_,
                           ResolveOptions(flags, *model, memory, DefaultComputeDType("host")));
+  absl::StatusOr<std::unique_ptr<PipelineRunner>> runner =
+      PipelineRunner::Create(options_.pipeline, *model);
+  TANDEM_RETURN_IF_ERROR(tokenizer_checked.get());
+  TANDEM_RETURN_IF_ERROR(runner.status());
+  runner_ = *std::move(runner);
+  LimitModelLength(runner_->limits(), &options_.engine);
   served_ = Describe(flags, *model, options_);
-  TANDEM_ASSIGN_OR_RETURN(runner_, PipelineRunner::Create(options_.pipeline, *model));
   engine_ =
       Engine::Create(options_.engine, runner_.get(), clock_,
                      [this](const StepObservation& observation) { metrics_.Observe(observation); });

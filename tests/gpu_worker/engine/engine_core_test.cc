@@ -325,6 +325,7 @@ TEST(EngineCoreTest, DeadCpuWorkerPausesItsSequencesOnly) {
 TEST(EngineCoreTest, AwayPastTheBoundIsRecomputedOnTheDevice) {
   EngineOptions options = Options(OffloadPolicy::kAllCpu);
   options.cpu_worker_away_limit_us = 200'000;
+  options.cpu_worker_lost_limit_us = 400'000;
   CoreDriver driver(options, SmallLimits(40, 64));
   const GenerationRequest request = driver.Request(20, 40, 2);
   const uint64_t id = driver.Submit(request);
@@ -335,7 +336,7 @@ TEST(EngineCoreTest, AwayPastTheBoundIsRecomputedOnTheDevice) {
   driver.CpuWorkerDown();
   ASSERT_TRUE(driver.RunToEnd(100));
   EXPECT_EQ(driver.outcome(id).tokens, driver.Expected(request));
-  EXPECT_EQ(driver.snapshot().recomputes, 2u);
+  EXPECT_EQ(driver.snapshot().recomputes, 1u);
   EXPECT_GT(driver.snapshot().decode_tokens_gpu, 0u);
   EXPECT_TRUE(absl::IsUnavailable(driver.outcome(too_long).last.error));
   // Back again: the CPU tier is used as before.
@@ -344,6 +345,29 @@ TEST(EngineCoreTest, AwayPastTheBoundIsRecomputedOnTheDevice) {
   driver.Submit(driver.Request(20, 40, 4));
   ASSERT_TRUE(driver.RunToEnd(100));
   EXPECT_EQ(driver.snapshot().decode_tokens_cpu, decoded + 39);
+}
+
+TEST(EngineCoreTest, WhatOnlyTheCpuTierHoldsWaitsForItsReturn) {
+  EngineOptions options = Options(OffloadPolicy::kAllCpu);
+  options.cpu_worker_away_limit_us = 200'000;
+  CoreDriver driver(options, SmallLimits(40, 64));
+  const GenerationRequest request = driver.Request(800, 40, 2);
+  const uint64_t id = driver.Submit(request);
+  for (int i = 0; i < 10; ++i) {
+    driver.Step();
+  }
+  ASSERT_EQ(driver.snapshot().cpu_decode, 1);
+  driver.CpuWorkerDown();
+  for (int i = 0; i < 300; ++i) {
+    driver.Step();
+  }
+  const size_t paused_at = driver.outcome(id).tokens.size();
+  EXPECT_TRUE(driver.outcome(id).last.error.ok());
+  EXPECT_EQ(driver.snapshot().recomputes, 0u);
+  driver.CpuWorkerUp();
+  ASSERT_TRUE(driver.RunToEnd(1000));
+  EXPECT_LT(paused_at, 40u);
+  EXPECT_EQ(driver.outcome(id).tokens, driver.Expected(request));
 }
 
 TEST(EngineCoreTest, CpuStepsThatKeepFailingAreGivenUp) {

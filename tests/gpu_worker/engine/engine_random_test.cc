@@ -82,6 +82,7 @@ class Episode {
     breaks_ = Chance(20);
     options.eos_token_ids = {5, 6};
     options.cpu_worker_away_limit_us = 300'000;
+    options.cpu_worker_lost_limit_us = 600'000;
     return options;
   }
 
