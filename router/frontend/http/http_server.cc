@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -34,6 +35,11 @@ constexpr int64_t kMaxTickUs = 250'000;
 constexpr int64_t kMinTickUs = 5'000;
 constexpr int64_t kStalledUs = 10'000'000;
 constexpr int kBacklog = 1024;
+constexpr std::string_view kTooManyConnections =
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    "Connection: close\r\nContent-Length: 135\r\n\r\n"
+    R"({"error":{"message":"Too many connections are open; try again later.",)"
+    R"("type":"server_error","param":null,"code":"service_unavailable"}})";
 
 int64_t TickOf(const HttpLimits& limits) {
   const int64_t shortest = std::min({limits.idle_timeout_us, limits.header_timeout_us,
@@ -85,6 +91,18 @@ void RemoveStaleSocket(const std::string& address, const Protocol::endpoint& end
   if (error == asio::error::connection_refused) {
     unlink(address.substr(5).c_str());
   }
+}
+
+// Tells a client that it is one too many. At most what the kernel takes at once: such clients must
+// not cost anything.
+void TurnAway(Protocol::socket socket) {
+  error_code ignored;
+  socket.non_blocking(true, ignored);
+  socket.send(asio::buffer(kTooManyConnections.data(), kTooManyConnections.size()), 0, ignored);
+  socket.shutdown(asio::socket_base::shutdown_send, ignored);
+  // What it sent already; left unread, it would make the close a reset.
+  char dropped[4096];
+  socket.receive(asio::buffer(dropped), 0, ignored);
 }
 
 // One thread of the server.
@@ -206,7 +224,8 @@ void Server::Accept() {
 
 void Server::Adopt(Protocol::socket socket, int thread) {
   if (connections_.load(std::memory_order_relaxed) >= options_.limits.max_connections) {
-    return;  // closed by its destructor: the client sees a connection that ends without an answer
+    TurnAway(std::move(socket));
+    return;
   }
   connections_.fetch_add(1, std::memory_order_relaxed);
   if (port_ != 0) {

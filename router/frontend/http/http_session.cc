@@ -1,5 +1,7 @@
 #include "router/frontend/http/http_session.h"
 
+#include <poll.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/error.hpp>
@@ -33,6 +35,21 @@ bool IsUsableRequestId(std::string_view id) {
 
 std::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
+// The path of a request's target without its query; of http://host/path?query too (RFC 9112 3.2.2).
+std::string_view PathOf(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (boost::beast::iequals(boost::beast::string_view(target.data(), target.size())
+                                  .substr(0, std::min(target.size(), scheme.size())),
+                              boost::beast::string_view(scheme.data(), scheme.size()))) {
+      target.remove_prefix(scheme.size());
+      target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+      target = target.substr(0, target.find('?'));
+      return target.empty() ? "/" : target;
+    }
+  }
+  return target.substr(0, target.find('?'));
+}
+
 void AppendHex(size_t value, std::string* out) {
   char digits[16];
   const auto end = std::to_chars(digits, digits + sizeof digits, value, 16).ptr;
@@ -51,11 +68,24 @@ HttpSession::HttpSession(Socket socket, Context context)
       buffer_(context_.limits->max_header_bytes + kReadAheadBytes) {}
 
 void HttpSession::CheckDeadlines(int64_t now_us) {
-  const bool reading = state_ == State::kIdle || state_ == State::kHeader ||
-                       state_ == State::kBody || state_ == State::kLingering;
-  if ((reading && now_us >= read_deadline_us_) || (in_write_ && now_us >= write_deadline_us_)) {
+  const bool in_request = state_ == State::kHeader || state_ == State::kBody;
+  const bool waiting = state_ == State::kIdle || state_ == State::kLingering;
+  const bool late = now_us >= read_deadline_us_;
+  const bool unwatched = state_ == State::kHandling && !watching_;
+  if ((waiting && late) || (in_write_ && now_us >= write_deadline_us_) ||
+      (unwatched && PeerHasLeft())) {
     Close();
+  } else if (in_request && late) {
+    // The read that is under way still uses the buffer: its end answers.
+    timed_out_ = true;
+    error_code ignored;
+    socket_.cancel(ignored);
   }
+}
+
+bool HttpSession::PeerHasLeft() {
+  pollfd peer{socket_.native_handle(), POLLRDHUP, 0};
+  return poll(&peer, 1, 0) == 1;
 }
 
 void HttpSession::Close() {
@@ -77,6 +107,10 @@ void HttpSession::ReadNext() {
   state_ = State::kIdle;
   read_deadline_us_ = now_us() + context_.limits->idle_timeout_us;
   if (watching_) {
+    if (buffer_.size() > 0) {  // the next request came already; OnWatch goes on with it
+      error_code ignored;
+      socket_.cancel(ignored);
+    }
     return;
   }
   if (buffer_.size() > 0) {
@@ -92,6 +126,7 @@ void HttpSession::ReadHeader() {
   head_ = HttpRequest();
   request_id_.clear();
   close_after_ = false;
+  timed_out_ = false;
   is_head_ = false;
   http11_ = true;
   parser_.emplace();
@@ -112,8 +147,7 @@ void HttpSession::OnHeader(error_code error) {
   }
   const auto& message = parser_->get();
   head_.method = std::string(View(message.method_string()));
-  head_.path = std::string(View(message.target()));
-  head_.path.resize(std::min(head_.path.find('?'), head_.path.size()));
+  head_.path = std::string(PathOf(View(message.target())));
   head_.authorization = std::string(View(message[http::field::authorization]));
   if (const std::string_view id = View(message["x-request-id"]); IsUsableRequestId(id)) {
     head_.request_id = std::string(id);
@@ -146,6 +180,7 @@ void HttpSession::OnHeader(error_code error) {
 
 void HttpSession::ReadBody() {
   state_ = State::kBody;
+  timed_out_ = false;
   read_deadline_us_ = now_us() + context_.limits->body_timeout_us;
   http::async_read(socket_, buffer_, *parser_,
                    [self = shared_from_this()](error_code error, size_t) {
@@ -169,7 +204,9 @@ void HttpSession::OnBody(error_code error) {
 }
 
 void HttpSession::RefuseUnreadable(error_code error) {
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+  if (timed_out_ && error == asio::error::operation_aborted) {
+    Refuse({408, "The request did not arrive in time.", "", "request_timeout"});
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     Refuse({431, "The request's headers are larger than " +
                      std::to_string(context_.limits->max_header_bytes) + " bytes."});
   } else if (error == http::error::body_limit) {
@@ -206,7 +243,8 @@ void HttpSession::OnWatch(error_code error, size_t bytes) {
   if (state_ == State::kClosed) {
     return;
   }
-  if (error) {
+  const bool stopped = error == asio::error::operation_aborted && state_ == State::kIdle;
+  if (error && !stopped) {
     Close();
     return;
   }

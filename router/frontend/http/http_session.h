@@ -64,6 +64,8 @@ class HttpSession : public Exchange, public std::enable_shared_from_this<HttpSes
   // Reads ahead while a request is handled or none is there: a client that leaves is noticed at
   // once.
   void Watch();
+  // For when nothing more may be read ahead.
+  bool PeerHasLeft();
   void OnWatch(boost::system::error_code error, size_t bytes);
   void AppendHead(int status, std::string_view content_type);
   void Finish();
@@ -80,6 +82,7 @@ class HttpSession : public Exchange, public std::enable_shared_from_this<HttpSes
   std::optional<Parser> parser_;
   HttpRequest head_;
   bool watching_ = false;
+  bool timed_out_ = false;    // the request's reading was stopped
   bool close_after_ = false;  // this response is the connection's last
   bool chunked_ = true;       // HTTP/1.1 events
   bool http11_ = true;

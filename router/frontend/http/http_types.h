@@ -28,7 +28,7 @@ struct HttpLimits {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // without the query, as sent
+  std::string path;  // without host and query, as sent
   std::string authorization;
   std::string request_id;  // the client's, if it is fit to be used
   std::string body;

@@ -25,6 +25,96 @@ TEST_F(ConnectionTest, KeepAliveAndPipelining) {
   EXPECT_TRUE(client.WaitForClose());
 }
 
+std::string Raw(const std::string& path, const std::string& id, const std::string& body) {
+  return (body.empty() ? "GET " : "POST ") + path + " HTTP/1.1\r\nHost: x\r\nx-request-id: " + id +
+         "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+TEST_F(ConnectionTest, RequestsInOneWriteAreAnsweredInOrder) {
+  AddWorker();
+  StartRouter();
+  HttpClient client(router_->port());
+  const std::string stream = R"({"prompt":"x","max_tokens":3,"seed":0,"stream":true})";
+  client.Send(Raw("/health", "0", "") + Raw("/v1/completions", "1", kOneToken) +
+              Raw("/v1/completions", "2", stream) + Raw("/v1/nothing", "3", "") +
+              Raw("/v1/completions", "4", kOneToken) + Raw("/health", "5", ""));
+  for (const char* id : {"0", "1", "2", "3", "4", "5"}) {
+    const HttpReply reply = client.ReadReply();
+    EXPECT_EQ(reply.status, *id == '3' ? 404 : 200) << id;
+    EXPECT_TRUE(reply.complete) << id;
+    EXPECT_EQ(reply.headers.at("x-request-id"), id);
+  }
+  // More than may be read ahead, and a request that is cut by that bound.
+  std::string many;
+  for (int i = 0; i < 500; ++i) {
+    many += Raw("/health", std::to_string(i), "");
+  }
+  std::thread sender([&] { client.Send(many); });
+  for (int i = 0; i < 500; ++i) {
+    EXPECT_EQ(client.ReadReply().headers["x-request-id"], std::to_string(i));
+  }
+  sender.join();
+}
+
+TEST_F(ConnectionTest, TheNextRequestComesDuringAResponse) {
+  fakes::FakeWorker& worker = AddWorker();
+  Gate gate;
+  worker.SetScript([&](fakes::FakeCall& call) {
+    call.Write(fakes::FakeResponse(call.request(), {40}, 0));
+    EXPECT_TRUE(gate.Wait());
+    call.Write(fakes::FakeResponse(call.request(), {41}, 1));
+    return grpc::Status::OK;
+  });
+  StartRouter();
+  const std::string plain = R"({"prompt":"x","max_tokens":2,"seed":0})";
+  const std::string stream = R"({"prompt":"x","max_tokens":2,"seed":0,"stream":true})";
+  HttpClient client(router_->port());
+  client.SendRequest("POST", "/v1/completions", stream);
+  ASSERT_EQ(client.ReadHead().status, 200);
+  ASSERT_TRUE(client.ReadEvent());
+  const std::string next = Raw("/v1/completions", "a", plain);
+  client.Send(next.substr(0, 20));  // a part first
+  HttpClient(router_->port()).Request("GET", "/health");
+  client.Send(next.substr(20) + Raw("/health", "b", ""));
+  gate.Open();
+  EXPECT_EQ(StreamText(&client), "J");
+  EXPECT_EQ(client.ReadReply().headers["x-request-id"], "a");
+  EXPECT_EQ(client.ReadReply().headers["x-request-id"], "b");
+}
+
+TEST_F(ConnectionTest, AClientThatLeavesBehindPipelinedBytesIsNoticed) {
+  fakes::FakeWorker& worker = AddWorker();
+  worker.SetScript([](fakes::FakeCall& call) {
+    return Eventually([&] { return call.cancelled(); }) ? grpc::Status::CANCELLED
+                                                        : grpc::Status::OK;
+  });
+  StartRouter();
+  int cancelled = 0;
+  // A few bytes, and just as many as are read ahead.
+  for (const size_t bytes : {size_t{1}, options_.http.max_header_bytes}) {
+    HttpClient client(router_->port());
+    client.SendRequest("POST", "/v1/completions", R"({"prompt":"x","max_tokens":2})");
+    ASSERT_TRUE(Eventually([&] { return worker.requests().size() > size_t(cancelled); }));
+    client.Send(std::string(bytes, 'G'));
+    client.Close();
+    EXPECT_TRUE(worker.WaitForCancelled(++cancelled, 30'000'000)) << bytes;
+  }
+}
+
+TEST_F(ConnectionTest, AbsoluteTargets) {
+  StartRouter(false);
+  HttpClient client(router_->port());
+  for (const auto& [target, status] :
+       std::vector<std::pair<std::string, int>>{{"http://x/health", 200},
+                                                {"HTTPS://x:80/health?y=/z", 200},
+                                                {"/health?u=http://x/", 200},
+                                                {"http://x", 404},
+                                                {"http://x?/health", 404},
+                                                {"http:/health", 404}}) {
+    EXPECT_EQ(client.Request("GET", target).status, status) << target;
+  }
+}
+
 TEST_F(ConnectionTest, OneByteAtATime) {
   AddWorker();
   StartRouter();
@@ -82,7 +172,7 @@ TEST_F(ConnectionTest, OversizedHeadersAndGarbage) {
   EXPECT_TRUE(reply.json().contains("error"));
 }
 
-TEST_F(ConnectionTest, SlowSendersAreClosed) {
+TEST_F(ConnectionTest, SlowSendersAreToldAndClosed) {
   options_.http.header_timeout_us = 50'000;
   options_.http.body_timeout_us = 50'000;
   options_.http.idle_timeout_us = 50'000;
@@ -91,8 +181,19 @@ TEST_F(ConnectionTest, SlowSendersAreClosed) {
                             "POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"}) {
     HttpClient client(router_->port());
     client.Send(start);
+    const HttpReply reply = client.ReadReply();
+    if (*start == '\0') {
+      EXPECT_EQ(reply.status, 0);
+    } else {
+      ASSERT_EQ(reply.status, 408) << start;
+      EXPECT_EQ(reply.headers.at("connection"), "close");
+      EXPECT_EQ(reply.json()["error"]["type"], "invalid_request_error");
+    }
     EXPECT_TRUE(client.WaitForClose()) << start;
   }
+  HttpClient idle(router_->port());
+  EXPECT_EQ(idle.Request("GET", "/health").status, 200);
+  EXPECT_EQ(idle.ReadReply().status, 0);
   EXPECT_EQ(Get("/health").status, 200);
 }
 
@@ -140,6 +241,11 @@ TEST_F(ConnectionTest, TooManyConnections) {
   EXPECT_EQ(first.Request("GET", "/health").status, 200);
   EXPECT_EQ(second.Request("GET", "/health").status, 200);
   HttpClient third(router_->port());
+  const HttpReply reply = third.ReadReply();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.headers.at("retry-after"), "1");
+  EXPECT_EQ(reply.json()["error"]["type"], "server_error");
+  EXPECT_TRUE(reply.complete);
   EXPECT_TRUE(third.WaitForClose());
   first.Close();
   EXPECT_TRUE(Eventually([&] { return Get("/health").status == 200; }));
