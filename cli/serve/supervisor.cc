@@ -45,6 +45,14 @@ class BlockedSignals {
   sigset_t before_;
 };
 
+// Our own signal ends a child only before it has taken over its signals, with no work begun.
+bool IsCleanStop(int wait_status, bool asked) {
+  if (WIFSIGNALED(wait_status)) {
+    return asked && (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT);
+  }
+  return WEXITSTATUS(wait_status) == 0;
+}
+
 int64_t FileSize(const std::string& path) {
   struct stat info {};
   return stat(path.c_str(), &info) == 0 ? info.st_size : 0;
@@ -124,12 +132,12 @@ void Supervisor::Reap(State& state) {
 }
 
 void Supervisor::OnEnd(State& state, int wait_status) {
-  const bool clean = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+  if (phase_ != Phase::kRunning && !IsCleanStop(wait_status, state.stopping)) {
+    base::LogError("did not stop cleanly; work may be lost",
+                   {{"child", state.child.name}, {"end", DescribeWaitStatus(wait_status)}});
+    exit_status_ = exit_status_ == 0 ? 1 : exit_status_;
+  }
   if (state.stopping) {
-    if (!clean) {
-      base::LogWarning("did not stop cleanly",
-                       {{"child", state.child.name}, {"end", DescribeWaitStatus(wait_status)}});
-    }
     return;
   }
   const bool refused = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kFlagsRefused;
@@ -191,8 +199,12 @@ void Supervisor::OnStopSignal() {
 
 void Supervisor::Hurry() {
   phase_ = Phase::kHurrying;
-  for (State& state : states_) {
-    RequestStop(state, options_.hurry_timeout_us);
+  // The router first: it tells its clients before the workers are gone.
+  for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
+    RequestStop(*state, options_.hurry_timeout_us);
+    if (state->pid >= 0) {
+      kill(state->pid, SIGINT);  // its second; another SIGTERM could merge with the first
+    }
   }
 }
 

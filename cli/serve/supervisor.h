@@ -34,7 +34,8 @@ struct SupervisedChild {
 // Keeps children running until SIGTERM or SIGINT, then stops them in reverse order, each after the
 // one before has ended. A dead child is started again: at once the first time, then after a delay
 // that doubles. One that refuses its flags (exit status 2), or ends before it was ever ready, ends
-// the whole. Single-threaded, from the main thread.
+// the whole. A second signal makes all end at
+// once. Single-threaded, from the main thread.
 class Supervisor {
  public:
   struct Options {
@@ -49,7 +50,8 @@ class Supervisor {
   // `children` in starting order.
   Supervisor(std::vector<SupervisedChild> children, Options options, const base::Clock* clock);
 
-  // The exit status for the whole: 0 after a clean stop.
+  // The exit status for the whole: 0 after a clean stop; 1 when a child ended with an error (which
+  // is how it tells that it dropped work), died or was killed while they stopped.
   int Run();
 
  private:

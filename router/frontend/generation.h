@@ -54,6 +54,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Generation(const GenerationContext& context, Setup setup, std::shared_ptr<Exchange> exchange);
   // 400 when max_tokens does not fit; then nothing was started.
   ApiResult Start();
+  // Ends it with an error to the client; nothing when it has ended. On its connection's thread.
+  void CutOff(const ApiError& error) { Fail(error); }
 
  private:
   struct Slot {

@@ -126,7 +126,8 @@ bool WaitForSignal(int signal_fd, int timeout_ms) {
   return read(signal_fd, &info, sizeof info) == sizeof info;
 }
 
-void Drain(RouterServer* server, const Flags& flags, int signal_fd) {
+// False when requests had to be cut off.
+bool Drain(RouterServer* server, const Flags& flags, int signal_fd) {
   constexpr int kPollMs = 20;
   const base::Clock& clock = base::SystemClock();
   const int64_t start_us = clock.NowUs();
@@ -139,14 +140,19 @@ void Drain(RouterServer* server, const Flags& flags, int signal_fd) {
       break;
     }
     if (!idle && passed_us >= Microseconds(flags.drain_timeout_s)) {
-      base::LogWarning("requests are cut off", {{"running", server->running()}});
+      base::LogWarning("the drain's time is over");
       break;
     }
     if (WaitForSignal(signal_fd, kPollMs)) {
-      base::LogWarning("second signal", {{"running", server->running()}});
+      base::LogWarning("second signal");
       break;
     }
   }
+  const int64_t dropped = server->CutOff();
+  if (dropped > 0) {
+    base::LogError("requests were cut off", {{"count", dropped}});
+  }
+  return dropped == 0;
 }
 
 int Main(int argc, char** argv) {
@@ -189,11 +195,11 @@ int Main(int argc, char** argv) {
                               {"metrics_port", (*server)->metrics_port()}});
   while (!WaitForSignal(signal_fd, -1)) {
   }
-  Drain(server->get(), flags, signal_fd);
+  const bool clean = Drain(server->get(), flags, signal_fd);
   (*server)->Stop();
   close(signal_fd);
   base::LogInfo("stopped");
-  return 0;
+  return clean ? 0 : 1;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kMaxWarnedFields = 64;
 constexpr size_t kMaxWarnedFieldBytes = 64;
+constexpr char kShuttingDown[] = "The server is shutting down.";
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 
 struct RouteEntry {
@@ -241,8 +242,7 @@ void RouterApp::AnswerGet(const Call& call) {
       break;
     case Route::kReady:
       if (!ready()) {
-        AnswerError(call,
-                    NotReady(draining() ? "The server is shutting down." : "No worker is ready."));
+        AnswerError(call, NotReady(draining() ? kShuttingDown : "No worker is ready."));
         return;
       }
       response.body = "{\"status\":\"ready\"}";
@@ -297,6 +297,41 @@ void RouterApp::WarnUnknown(std::string_view field, const std::string& request_i
                    {{"field", field}, {"request_id", request_id}});
 }
 
+int64_t RouterApp::running() const {
+  std::lock_guard lock(open_mutex_);
+  return static_cast<int64_t>(open_.size());
+}
+
+uint64_t RouterApp::Track(const std::shared_ptr<Exchange>& exchange,
+                          std::function<void()> cut_off) {
+  std::lock_guard lock(open_mutex_);
+  if (cut_off_) {
+    return 0;
+  }
+  open_.emplace(next_open_id_, Open{exchange, &exchange->io(), std::move(cut_off)});
+  return next_open_id_++;
+}
+
+bool RouterApp::Untrack(uint64_t open_id) {
+  std::lock_guard lock(open_mutex_);
+  return open_.erase(open_id) > 0;
+}
+
+std::vector<std::weak_ptr<Exchange>> RouterApp::CutOff() {
+  std::unordered_map<uint64_t, Open> open;
+  {
+    std::lock_guard lock(open_mutex_);
+    cut_off_ = true;
+    open.swap(open_);
+  }
+  std::vector<std::weak_ptr<Exchange>> exchanges;
+  for (auto& [id, request] : open) {
+    exchanges.push_back(std::move(request.exchange));
+    asio::post(*request.io, std::move(request.cut_off));
+  }
+  return exchanges;
+}
+
 void RouterApp::HandlePost(std::shared_ptr<Call> call) {
   if (call->body.size() < options_.large_body_bytes) {
     Prepared prepared;
@@ -309,13 +344,22 @@ void RouterApp::HandlePost(std::shared_ptr<Call> call) {
     AnswerError(*call, Overloaded("Too many large requests are waiting; try again later."));
     return;
   }
-  asio::post(large_body_pool_, [this, call = std::move(call)]() mutable {
+  const uint64_t open_id =
+      Track(call->exchange, [this, call] { AnswerError(*call, NotReady(kShuttingDown)); });
+  if (open_id == 0) {
+    large_bodies_.fetch_sub(1);
+    AnswerError(*call, NotReady(kShuttingDown));
+    return;
+  }
+  asio::post(large_body_pool_, [this, open_id, call = std::move(call)]() mutable {
     auto prepared = std::make_shared<Prepared>();
     Prepare(*call, prepared.get());
     large_bodies_.fetch_sub(1);
     asio::io_context& io = call->exchange->io();
-    asio::post(io, [this, call = std::move(call), prepared = std::move(prepared)] {
-      Run(call, std::move(*prepared));
+    asio::post(io, [this, open_id, call = std::move(call), prepared = std::move(prepared)] {
+      if (Untrack(open_id)) {
+        Run(call, std::move(*prepared));
+      }
     });
   });
 }
@@ -386,7 +430,7 @@ void RouterApp::Run(const std::shared_ptr<Call>& call, Prepared prepared) {
 
 void RouterApp::Generate(const std::shared_ptr<Call>& call, Prepared prepared) {
   if (draining()) {
-    AnswerError(*call, NotReady("The server is shutting down."));
+    AnswerError(*call, NotReady(kShuttingDown));
     return;
   }
   if (running_.fetch_add(1) >= options_.max_concurrent_requests) {
@@ -403,13 +447,22 @@ void RouterApp::Generate(const std::shared_ptr<Call>& call, Prepared prepared) {
   setup.request_id = call->request_id;
   setup.seed = RandomNumber();
   setup.started_us = call->started_us;
-  setup.on_done = [this, route = call->route](int status) {
+  const auto open_id = std::make_shared<uint64_t>(0);
+  setup.on_done = [this, open_id, route = call->route](int status) {
     context_.metrics->CountRequest(route, status);
     running_.fetch_sub(1);
+    Untrack(*open_id);
   };
   const auto generation = std::make_shared<Generation>(context_, std::move(setup), call->exchange);
-  if (const ApiResult error = generation->Start()) {
+  *open_id = Track(call->exchange, [weak = std::weak_ptr(generation)] {
+    if (const auto running = weak.lock()) {
+      running->CutOff(NotReady(kShuttingDown));
+    }
+  });
+  ApiResult error = *open_id == 0 ? ApiResult(NotReady(kShuttingDown)) : generation->Start();
+  if (error) {
     running_.fetch_sub(1);
+    Untrack(*open_id);
     AnswerError(*call, *error);
   }
 }

@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "common/telemetry/metrics.h"
 #include "router/frontend/generation.h"
@@ -47,7 +49,11 @@ class RouterApp : public HttpHandler {
   // /ready is 503 from now on, and so are new generations.
   void BeginDrain() { draining_ = true; }
   bool ready() const { return !draining() && context_.fleet->AnyReady(); }
-  int64_t running() const { return running_.load(std::memory_order_relaxed); }
+  // Generations, and large bodies on their way to one.
+  int64_t running() const;
+  // Answers everything that runs with an error, each on its connection's thread, and refuses what
+  // would still come. Gives the connections, each of which expires when its client has closed it.
+  std::vector<std::weak_ptr<Exchange>> CutOff();
 
  private:
   // One request on its way through the app.
@@ -58,6 +64,12 @@ class RouterApp : public HttpHandler {
     std::string body;
     int64_t started_us = 0;
     std::shared_ptr<Exchange> exchange;
+  };
+  // A request that CutOff would answer.
+  struct Open {
+    std::weak_ptr<Exchange> exchange;
+    boost::asio::io_context* io = nullptr;
+    std::function<void()> cut_off;
   };
   // What a body became: the request and its tokens, or an error.
   struct Prepared {
@@ -80,6 +92,10 @@ class RouterApp : public HttpHandler {
   void Run(const std::shared_ptr<Call>& call, Prepared prepared);
   void Generate(const std::shared_ptr<Call>& call, Prepared prepared);
   void AnswerTokenize(const Call& call, const Prepared& prepared);
+  // 0 after CutOff.
+  uint64_t Track(const std::shared_ptr<Exchange>& exchange, std::function<void()> cut_off);
+  // False when CutOff has taken it.
+  bool Untrack(uint64_t open_id);
   void WarnUnknown(std::string_view field, const std::string& request_id);
 
   const Options options_;
@@ -91,6 +107,10 @@ class RouterApp : public HttpHandler {
   std::atomic<int64_t> large_bodies_ = 0;  // queued or being read
   std::atomic<uint64_t> next_id_ = 0;
   uint64_t id_salt_ = 0;
+  mutable std::mutex open_mutex_;
+  std::unordered_map<uint64_t, Open> open_;  // by id
+  uint64_t next_open_id_ = 1;
+  bool cut_off_ = false;
   std::mutex warned_mutex_;
   std::set<std::string, std::less<>> warned_fields_;
   boost::asio::thread_pool large_body_pool_;

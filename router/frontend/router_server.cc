@@ -1,5 +1,8 @@
 #include "router/frontend/router_server.h"
 
+#include <poll.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -13,11 +16,17 @@
 namespace tandem::router {
 namespace {
 
+// What clients get to take their last answer: most need a few milliseconds, and a shutdown that is
+// to be at once cannot wait for the others.
+constexpr int64_t kLastAnswersUs = 400'000;
+constexpr int kPollMs = 2;
+
 // Members are destroyed from the last to the first: what is used comes before what uses it.
 class Router : public RouterServer {
  public:
   Router(const RouterOptions& options, const base::Clock* clock)
       : registry_(telemetry::Registry::Create()),
+        clock_(clock),
         fleet_(options.workers, MakeRoundRobin(), options.max_pending_resumes),
         metrics_(registry_.get(), &fleet_),
         texts_(&BuildModelText) {
@@ -72,6 +81,17 @@ class Router : public RouterServer {
   void BeginDrain() override { app_->BeginDrain(); }
   int64_t running() const override { return app_->running(); }
 
+  int64_t CutOff() override {
+    const std::vector<std::weak_ptr<Exchange>> exchanges = app_->CutOff();
+    const int64_t deadline_us = clock_->NowUs() + kLastAnswersUs;
+    const auto closed = [](const std::weak_ptr<Exchange>& exchange) { return exchange.expired(); };
+    while (!std::all_of(exchanges.begin(), exchanges.end(), closed) &&
+           clock_->NowUs() < deadline_us) {
+      poll(nullptr, 0, kPollMs);
+    }
+    return static_cast<int64_t>(exchanges.size());
+  }
+
   void Stop() override {
     metrics_server_.reset();
     if (server_) {
@@ -85,6 +105,7 @@ class Router : public RouterServer {
 
  private:
   std::unique_ptr<telemetry::Registry> registry_;
+  const base::Clock* clock_;
   Fleet fleet_;
   RouterMetrics metrics_;
   ModelTextCache texts_;

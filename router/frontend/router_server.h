@@ -42,6 +42,9 @@ class RouterServer {
   virtual void BeginDrain() = 0;
   // Requests that have not ended.
   virtual int64_t running() const = 0;
+  // Answers what runs with an error, 503 or an event in a stream, and waits a little until the
+  // clients have it. Gives how many there were.
+  virtual int64_t CutOff() = 0;
   // Ends everything; what runs is cancelled.
   virtual void Stop() = 0;
 };

@@ -2,7 +2,8 @@
 // flags, writes a port file, answers /ready and /health, and appends what happens to it to
 // `events` in the folder of its port file. It obeys the file `orders` there: lines "PROGRAM ORDER"
 // with the orders refuse (exit 2 with a message), crash (exit 3 before being ready), unready,
-// ignore-term and unhealthy.
+// ignore-term, drop-work (exit 1 once stopped), slow-stop (stops at the second signal) and
+// unhealthy.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -81,6 +82,7 @@ int main(int argc, char** argv) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   std::string metrics_port;
   for (const char* flag :
@@ -106,6 +108,10 @@ int main(int argc, char** argv) {
   do {
     sigwait(&set, &number);
   } while (Ordered(folder, program, "ignore-term"));
+  if (Ordered(folder, program, "slow-stop")) {
+    AppendEvent(folder, "draining " + program);
+    sigwait(&set, &number);
+  }
   AppendEvent(folder, "stop " + program);
-  return 0;
+  return Ordered(folder, program, "drop-work") ? 1 : 0;
 }

@@ -211,6 +211,27 @@ TEST_F(ServeTest, CanBeStoppedBeforeItIsReady) {
   EXPECT_EQ(WaitExit(), 0) << Text("serve.out");
 }
 
+TEST_F(ServeTest, DroppedWorkIsNotACleanStop) {
+  Order("tandem-router drop-work");
+  Start();
+  ASSERT_TRUE(WaitReady()) << Text("serve.out");
+  kill(pid, SIGTERM);
+  EXPECT_EQ(WaitExit(), 1);
+  EXPECT_THAT(Text("serve.out"), HasSubstr("did not stop cleanly"));
+  EXPECT_THAT(Events("stop"), ElementsAre("router", "gpu-worker", "cpu-attention-worker"));
+}
+
+TEST_F(ServeTest, ASecondSignalReachesEveryChildTwice) {
+  Order("tandem-router slow-stop\ntandem-gpu-worker slow-stop");
+  Start();
+  ASSERT_TRUE(WaitReady()) << Text("serve.out");
+  kill(pid, SIGTERM);
+  ASSERT_TRUE(Eventually([&] { return Events("draining").size() == 1; }));
+  kill(pid, SIGTERM);
+  EXPECT_EQ(WaitExit(), 0) << Text("serve.out");
+  EXPECT_EQ(Events("stop").size(), 3u);
+}
+
 TEST_F(ServeTest, BadUseIsRefusedWithAMessage) {
   const std::vector<std::vector<std::string>> uses = {{"--port", "70000"},
                                                       {"--no-such-flag", "1"},

@@ -231,6 +231,39 @@ TEST_F(RecoveryTest, DrainLetsRunningStreamsEnd) {
   EXPECT_TRUE(Eventually([&] { return router_->running() == 0; }));
 }
 
+TEST_F(RecoveryTest, WhatADrainCutsOffEndsWithAnError) {
+  fakes::FakeWorker& worker = AddWorker();
+  StartRouter();
+  worker.SetScript([](fakes::FakeCall& call) {
+    call.Write(fakes::FakeResponse(call.request(), {40}, 0));
+    EXPECT_TRUE(Eventually([&] { return call.cancelled(); }));
+    return grpc::Status::CANCELLED;
+  });
+  HttpClient stream(router_->port());
+  stream.SendRequest("POST", "/v1/completions", R"({"prompt":"x","max_tokens":9,"stream":true})");
+  ASSERT_EQ(stream.ReadHead().status, 200);
+  ASSERT_TRUE(stream.ReadEvent().has_value());
+  HttpClient whole(router_->port());
+  whole.SendRequest("POST", "/v1/completions", R"({"prompt":"x","max_tokens":9})");
+  ASSERT_TRUE(Eventually([&] { return worker.requests().size() == 2; }));
+  router_->BeginDrain();
+  EXPECT_EQ(router_->running(), 2);
+  EXPECT_EQ(router_->CutOff(), 2);
+  EXPECT_EQ(router_->CutOff(), 0);
+  router_->Stop();
+  const auto event = stream.ReadEvent();
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(stream.event_name(), "error");
+  EXPECT_EQ(Json::parse(*event)["error"]["type"], "server_error");
+  EXPECT_FALSE(stream.ReadEvent().has_value());
+  EXPECT_FALSE(stream.ended_properly());
+  const HttpReply reply = whole.ReadReply();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_TRUE(reply.headers.contains("retry-after"));
+  EXPECT_EQ(reply.json()["error"]["type"], "server_error");
+  EXPECT_TRUE(worker.WaitForCancelled(2, 30'000'000));
+}
+
 TEST_F(RecoveryTest, StopCancelsWhatRuns) {
   fakes::FakeWorker& worker = AddWorker();
   StartRouter();
