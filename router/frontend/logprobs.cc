@@ -17,31 +17,21 @@ bool IsWhole(std::string_view bytes, std::string* text) {
   return *text == bytes;
 }
 
-int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
-}
-
-std::string TokenName(const TokenNaming& naming, int32_t id, int64_t* characters) {
-  *characters = 0;
+std::string TokenName(const TokenNaming& naming, int32_t id) {
+  if (naming.tokenizer == nullptr || naming.as_token_ids) {
+    return "token_id:" + std::to_string(id);
+  }
+  const std::string_view bytes = naming.tokenizer->TokenBytes(id);
   std::string text;
-  if (naming.tokenizer != nullptr) {
-    const std::string_view bytes = naming.tokenizer->TokenBytes(id);
-    const bool whole = IsWhole(bytes, &text);
-    *characters = CountCharacters(text);
-    if (!naming.as_token_ids && !whole) {
-      static constexpr char kHex[] = "0123456789abcdef";
-      text = "bytes:";
-      for (const char c : bytes) {
-        const auto byte = static_cast<unsigned char>(c);
-        text += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-      }
-    }
-    if (!naming.as_token_ids) {
-      return text;
+  if (!IsWhole(bytes, &text)) {
+    static constexpr char kHex[] = "0123456789abcdef";
+    text = "bytes:";
+    for (const char c : bytes) {
+      const auto byte = static_cast<unsigned char>(c);
+      text += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
     }
   }
-  return "token_id:" + std::to_string(id);
+  return text;
 }
 
 void Separate(std::string* list) {
@@ -52,20 +42,16 @@ void Separate(std::string* list) {
 
 }  // namespace
 
-int64_t AppendTokenName(const TokenNaming& naming, int32_t id, std::string* out) {
-  int64_t characters = 0;
-  AppendJsonString(TokenName(naming, id, &characters), out);
-  return characters;
+void AppendTokenName(const TokenNaming& naming, int32_t id, std::string* out) {
+  AppendJsonString(TokenName(naming, id), out);
 }
 
-void LegacyLogprobs::AddName(int32_t id, bool hidden) {
+void LegacyLogprobs::AddName(int32_t id, bool hidden, int64_t offset) {
   for (std::string* list : {&tokens_, &token_logprobs_, &top_logprobs_, &text_offsets_}) {
     Separate(list);
   }
-  AppendJsonInt(offset_, &text_offsets_);
-  if (!hidden) {
-    offset_ += AppendTokenName(naming_, id, &tokens_);
-  } else if (naming_.as_token_ids) {
+  AppendJsonInt(offset, &text_offsets_);
+  if (!hidden || naming_.as_token_ids) {
     AppendTokenName(naming_, id, &tokens_);
   } else {
     tokens_ += "\"\"";
@@ -83,8 +69,7 @@ void LegacyLogprobs::AddValues(const v1::TokenLogprob* chosen,
   // Two tokens may have the same text; a key stands for the likelier, which comes first.
   std::set<std::string> seen;
   const auto append = [&](const v1::TokenLogprob& entry) {
-    int64_t characters = 0;
-    const std::string name = TokenName(naming_, entry.token_id(), &characters);
+    const std::string name = TokenName(naming_, entry.token_id());
     if (seen.insert(name).second) {
       top_logprobs_ += seen.size() > 1 ? "," : "";
       AppendJsonString(name, &top_logprobs_);
@@ -100,16 +85,17 @@ void LegacyLogprobs::AddValues(const v1::TokenLogprob* chosen,
   top_logprobs_ += '}';
 }
 
-void LegacyLogprobs::Add(const v1::TokenOutput& token) {
-  AddName(token.token_id(), /*hidden=*/false);
+void LegacyLogprobs::Add(const v1::TokenOutput& token, int64_t offset) {
+  AddName(token.token_id(), /*hidden=*/false, offset);
   AddValues(token.has_chosen() ? &token.chosen() : nullptr, token.top_logprobs());
 }
 
-void LegacyLogprobs::AddPrompt(int32_t id, bool hidden, const v1::PromptTokenLogprobs* logprobs) {
+void LegacyLogprobs::AddPrompt(const PromptToken& token) {
   static const google::protobuf::RepeatedPtrField<v1::TokenLogprob> kNone;
-  const bool known = logprobs != nullptr && logprobs->has_actual();
-  AddName(id, hidden);
-  AddValues(known ? &logprobs->actual() : nullptr, known ? logprobs->top_logprobs() : kNone);
+  const bool known = token.logprobs != nullptr && token.logprobs->has_actual();
+  AddName(token.id, token.hidden, token.offset);
+  AddValues(known ? &token.logprobs->actual() : nullptr,
+            known ? token.logprobs->top_logprobs() : kNone);
 }
 
 std::string LegacyLogprobs::Take() {

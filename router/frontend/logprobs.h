@@ -16,29 +16,36 @@ struct TokenNaming {
 };
 
 // Appends the JSON string that names a token: its text, or `bytes:\x..` where that is no whole
-// UTF-8. Returns the characters that its text has.
-int64_t AppendTokenName(const TokenNaming& naming, int32_t id, std::string* out);
+// UTF-8.
+void AppendTokenName(const TokenNaming& naming, int32_t id, std::string* out);
 
 // OpenAI's logprobs of completions: {tokens, token_logprobs, top_logprobs, text_offset}, token by
-// token. Not thread-safe.
+// token. A token's offset is the number of characters of the text that were complete before it: the
+// tokens of one character all have that character's. Not thread-safe.
 class LegacyLogprobs {
  public:
   explicit LegacyLogprobs(TokenNaming naming) : naming_(naming) {}
 
-  void Add(const v1::TokenOutput& token);
-  // A prompt token, for echo. The first has no logprobs. `hidden`: no part of the prompt's text.
-  void AddPrompt(int32_t id, bool hidden, const v1::PromptTokenLogprobs* logprobs);
+  void Add(const v1::TokenOutput& token, int64_t offset);
+
+  struct PromptToken {
+    int32_t id = 0;
+    bool hidden = false;  // no part of the prompt's text
+    int64_t offset = 0;
+    const v1::PromptTokenLogprobs* logprobs = nullptr;  // the first token has none
+  };
+  // For echo.
+  void AddPrompt(const PromptToken& token);
   // What was added since the last Take, as JSON.
   std::string Take();
 
  private:
-  void AddName(int32_t id, bool hidden);
+  void AddName(int32_t id, bool hidden, int64_t offset);
   void AddValues(const v1::TokenLogprob* chosen,
                  const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& tops);
 
   TokenNaming naming_;
   std::string tokens_, token_logprobs_, top_logprobs_, text_offsets_;
-  int64_t offset_ = 0;  // in characters
 };
 
 // OpenAI's logprobs of chats: {content: [{token, logprob, bytes, top_logprobs}]}.

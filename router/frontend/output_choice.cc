@@ -34,6 +34,7 @@ void OutputChoice::BeginText() {
   begun_ = true;
   if (request_->echo) {
     text_ = prompt_->text;
+    echoed_characters_ = text::CountCharacters(text_);
   }
 }
 
@@ -48,12 +49,33 @@ void OutputChoice::AddPromptLogprobs(const v1::GenerateResponse& response) {
     prompt_logprobs_json_ = PromptLogprobsJson(NamingOf(*request_, model_text_), entries);
   }
   if (request_->echo && request_->logprobs) {
-    for (size_t i = 0; i < prompt_->tokens.size(); ++i) {
-      const bool known = i < static_cast<size_t>(entries.size());
-      legacy_logprobs_.AddPrompt(prompt_->tokens[i], i == 0 && HasHiddenStart(),
-                                 known ? &entries.Get(static_cast<int>(i)) : nullptr);
-    }
+    AddPromptToLegacyLogprobs(entries);
     has_logprobs_ = true;
+  }
+}
+
+void OutputChoice::AddPromptToLegacyLogprobs(
+    const google::protobuf::RepeatedPtrField<v1::PromptTokenLogprobs>& entries) {
+  std::optional<text::IncrementalDetokenizer> detokenizer;
+  if (model_text_ != nullptr) {
+    text::DetokenizerOptions options;
+    options.skip_special = prompt_->skips_special;
+    options.continuation = false;
+    detokenizer.emplace(model_text_->tokenizer.get(), options);
+  }
+  int64_t characters = 0;
+  for (size_t i = 0; i < prompt_->tokens.size(); ++i) {
+    LegacyLogprobs::PromptToken token;
+    token.id = prompt_->tokens[i];
+    token.hidden = i == 0 && HasHiddenStart();
+    // A tokenizer that normalizes may give other text back than it was given.
+    token.offset = std::min(characters, echoed_characters_);
+    token.logprobs =
+        i < static_cast<size_t>(entries.size()) ? &entries.Get(static_cast<int>(i)) : nullptr;
+    legacy_logprobs_.AddPrompt(token);
+    if (detokenizer && !token.hidden) {
+      characters += text::CountCharacters(detokenizer->Append(token.id));
+    }
   }
 }
 
@@ -97,7 +119,7 @@ bool OutputChoice::AddToken(const v1::TokenOutput& token, bool is_stop_token) {
   token_ids_.push_back(token.token_id());
   const bool shown = !is_stop_token || request_->include_stop;
   if (request_->logprobs && request_->endpoint == Endpoint::kCompletions) {
-    legacy_logprobs_.Add(token);
+    legacy_logprobs_.Add(token, echoed_characters_ + (output_ ? output_->characters() : 0));
     has_logprobs_ = true;
   } else if (request_->logprobs && shown) {
     // Without the end token: the bytes of all entries are the bytes of the content.

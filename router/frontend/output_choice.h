@@ -43,6 +43,8 @@ class OutputChoice {
 
  private:
   void AddPromptLogprobs(const v1::GenerateResponse& response);
+  void AddPromptToLegacyLogprobs(
+      const google::protobuf::RepeatedPtrField<v1::PromptTokenLogprobs>& entries);
   // The tokenizer put a BOS before the text.
   bool HasHiddenStart() const;
   // Returns false when a stop string ended the sequence.
@@ -59,6 +61,7 @@ class OutputChoice {
   LegacyLogprobs legacy_logprobs_;
   ChatLogprobs chat_logprobs_;
   bool begun_ = false;
+  int64_t echoed_characters_ = 0;
   bool has_prompt_logprobs_ = false;
   bool first_taken_ = false;
   bool has_logprobs_ = false;  // something to take

@@ -157,6 +157,7 @@ ApiResult EncodePrompt(const GenerationRequest& request, const ModelInfo& model,
     out->tokens = *ids;
     if (request.echo && model.text) {
       out->text = TextOf(*model.text->tokenizer, *ids, request.skip_special_tokens);
+      out->skips_special = request.skip_special_tokens;
     }
     return std::nullopt;
   }

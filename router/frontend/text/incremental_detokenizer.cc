@@ -1,5 +1,6 @@
 #include "router/frontend/text/incremental_detokenizer.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace tandem::text {
@@ -64,6 +65,11 @@ void Utf8Stream::Flush(std::string* out) {
     out->append(kReplacement);
     held_.clear();
   }
+}
+
+int64_t CountCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
 IncrementalDetokenizer::IncrementalDetokenizer(const tokenizer::Tokenizer* tokenizer,

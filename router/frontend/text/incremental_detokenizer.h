@@ -22,6 +22,9 @@ class Utf8Stream {
   std::string held_;  // at most 3 bytes, the start of a valid character
 };
 
+// The characters (code points) of whole UTF-8.
+int64_t CountCharacters(std::string_view text);
+
 // Knows whether the next token is the first that adds text, and so may lose its space.
 class TextStart {
  public:

@@ -28,6 +28,7 @@ OutputText::Emission OutputText::AppendBytes(std::string_view bytes, bool specia
 OutputText::Emission OutputText::Send(std::string_view bytes) {
   std::string text;
   stream_.Append(bytes, &text);
+  characters_ += CountCharacters(text);
   Emission emission;
   if (tokens_used_ <= min_tokens_) {
     matcher_.AppendUnchecked(text, &emission.text);

@@ -44,6 +44,8 @@ class OutputText {
   const std::optional<std::string>& hit() const { return matcher_.hit(); }
   // Tokens up to and with the one that completed a stop string, or all so far.
   int64_t tokens_used() const { return tokens_used_; }
+  // Characters that the tokens so far completed, whether sent, held back or cut by a stop string.
+  int64_t characters() const { return characters_; }
 
  private:
   Emission Send(std::string_view bytes);
@@ -52,6 +54,7 @@ class OutputText {
   bool skip_special_;
   int64_t min_tokens_;
   int64_t tokens_used_ = 0;
+  int64_t characters_ = 0;
   TextStart start_;
   Utf8Stream stream_;
   StopMatcher matcher_;

@@ -160,6 +160,87 @@ TEST_F(OutputChoiceTest, LegacyLogprobsAddUpWithEcho) {
   EXPECT_EQ(logprobs["tokens"].size(), logprobs["top_logprobs"].size());
 }
 
+// Before each token, the characters that the tokens before it completed.
+std::vector<int64_t> ExpectedOffsets(const tokenizer::Tokenizer& tokenizer,
+                                     const std::vector<int32_t>& ids) {
+  std::vector<int64_t> offsets;
+  std::string bytes;  // all of it is valid, so that each character ends where the next begins
+  for (const int32_t id : ids) {
+    int64_t complete = 0;
+    for (size_t at = 0; at < bytes.size();) {
+      const auto lead = static_cast<unsigned char>(bytes[at]);
+      at += lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+      complete += at <= bytes.size() ? 1 : 0;
+    }
+    offsets.push_back(complete);
+    bytes += tokenizer.TokenBytes(id);
+  }
+  return offsets;
+}
+
+TEST_F(OutputChoiceTest, TextOffsetsCountCharactersNotTokens) {
+  request_.logprobs = 0;
+  const std::string text =
+      "a\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e"
+      "b";  // a, 3 of 3 bytes, b
+  const std::vector<int32_t> ids = Ids(text);
+  ASSERT_GT(ids.size(), 5u);  // else no character is split
+  const auto messages = Messages(ids, v1::FINISH_REASON_LENGTH);
+  const auto expected = ExpectedOffsets(*model_->text->tokenizer, ids);
+  EXPECT_EQ(expected.back(), 4);
+  OutputChoice whole = Choice();
+  AddAll(&whole, messages);
+  EXPECT_EQ(Render({Endpoint::kCompletions}, &whole)["logprobs"]["text_offset"], Json(expected));
+  request_.stream = true;
+  OutputChoice stream = Choice();
+  Json offsets = Json::array();
+  for (const auto& message : messages) {
+    stream.Add(message);
+    const Json chunk = Render({Endpoint::kCompletions, true}, &stream);
+    for (const Json& offset : chunk["logprobs"]["text_offset"]) {
+      offsets.push_back(offset);
+    }
+  }
+  EXPECT_EQ(offsets, Json(expected));
+}
+
+TEST_F(OutputChoiceTest, TextOffsetsOfAnEchoedPrompt) {
+  request_.logprobs = 0;
+  request_.echo = true;
+  const std::vector<int32_t> ids = Ids("\xf0\x9f\x98\x80 hello");
+  const std::vector<int64_t> in_prompt = ExpectedOffsets(*model_->text->tokenizer, ids);
+  ASSERT_LT(in_prompt.back(), 7);
+  const std::vector<int32_t> generated = Ids("\xc3\xa9!");
+  const std::vector<int64_t> behind = ExpectedOffsets(*model_->text->tokenizer, generated);
+  for (const bool as_ids : {false, true}) {
+    GenerationRequest ask = request_;
+    std::vector<int32_t> with_bos = ids;
+    with_bos.insert(with_bos.begin(), *model_->text->tokenizer->bos_id());
+    with_bos.push_back(*model_->text->tokenizer->bos_id());  // no text where ids are given
+    ask.prompts = {as_ids ? Prompt(with_bos) : Prompt("\xf0\x9f\x98\x80 hello")};
+    std::vector<TokenizedPrompt> prompts;
+    ASSERT_FALSE(TokenizePrompts(ask, *model_, 0, &prompts));
+    prompt_ = prompts[0];
+    auto messages = Messages(generated, v1::FINISH_REASON_LENGTH);
+    for (size_t i = 1; i < prompt_.tokens.size(); ++i) {
+      messages[0].add_prompt_logprobs()->mutable_actual()->set_token_id(prompt_.tokens[i]);
+    }
+    std::vector<int64_t> expected = {0};  // the hidden start
+    expected.insert(expected.end(), in_prompt.begin(), in_prompt.end());
+    if (as_ids) {
+      expected.push_back(7);
+    }
+    for (const int64_t offset : behind) {
+      expected.push_back(7 + offset);
+    }
+    OutputChoice choice = Choice();
+    AddAll(&choice, messages);
+    const Json json = Render({Endpoint::kCompletions}, &choice);
+    EXPECT_EQ(json["text"], "\xf0\x9f\x98\x80 hello\xc3\xa9!");
+    EXPECT_EQ(json["logprobs"]["text_offset"], Json(expected)) << as_ids;
+  }
+}
+
 TEST_F(OutputChoiceTest, ChatLogprobsHaveTheContentsBytes) {
   request_.endpoint = Endpoint::kChat;
   request_.logprobs = 1;
