@@ -252,6 +252,16 @@ ApiResult CheckGeneration(Request* request) {
 }
 
 ApiResult CheckTogether(Request* request) {
+  static constexpr char kGenerationPrompt[] = "add_generation_prompt";
+  if (const auto it = request->template_variables.find(kGenerationPrompt);
+      it != request->template_variables.end() && !it->is_null() &&
+      !request->add_generation_prompt) {
+    if (!it->is_boolean()) {
+      return WrongField(std::string("chat_template_kwargs.") + kGenerationPrompt, "true or false",
+                        *it);
+    }
+    request->add_generation_prompt = it->get<bool>();
+  }
   if (request->continue_final_message && request->add_generation_prompt.value_or(false)) {
     return InvalidRequest(
         "`continue_final_message` and `add_generation_prompt` exclude each other.",
@@ -272,7 +282,9 @@ ApiResult CheckTogether(Request* request) {
       if (request->prompts.empty() == request->messages.is_null()) {
         return InvalidRequest("Either `prompt` or `messages` is needed.", "prompt");
       }
-      if (!request->prompts.empty() && !std::holds_alternative<std::string>(request->prompts[0])) {
+      if (request->prompts.size() > 1 ||
+          (!request->prompts.empty() &&
+           !std::holds_alternative<std::string>(request->prompts[0]))) {
         return InvalidRequest("`prompt` must be a string.", "prompt");
       }
       return std::nullopt;

@@ -223,6 +223,19 @@ TEST_F(GenerationTest, TokenizeAndBack) {
   EXPECT_GT(chat["count"].get<int>(), 3);
 }
 
+TEST_F(GenerationTest, TheTemplatesVariablesMayLeaveTheGenerationPromptOut) {
+  Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  const auto count = [&] { return Post("/tokenize", body).json()["count"].get<int>(); };
+  const int with_prompt = count();
+  body["chat_template_kwargs"]["add_generation_prompt"] = false;
+  const int without = count();
+  EXPECT_LT(without, with_prompt);
+  body["add_generation_prompt"] = true;  // the request's own field wins
+  EXPECT_EQ(count(), with_prompt);
+  body["add_generation_prompt"] = false;
+  EXPECT_EQ(count(), without);
+}
+
 TEST_F(GenerationTest, ALargePromptIsServedToo) {
   // More than what is read on the connection's own thread, and refused after tokenizing.
   std::string prompt;

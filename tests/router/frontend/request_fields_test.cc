@@ -142,6 +142,13 @@ const Case kCases[] = {
      "continue_final_message"},
     {kChat, R"({)" MESSAGES R"(,"continue_final_message":true})", nullptr},
     {kChat, R"({)" MESSAGES R"(,"chat_template_kwargs":[]})", "chat_template_kwargs"},
+    {kChat, R"({)" MESSAGES R"(,"chat_template_kwargs":{"add_generation_prompt":false}})", nullptr},
+    {kChat, R"({)" MESSAGES R"(,"chat_template_kwargs":{"add_generation_prompt":"no"}})",
+     "chat_template_kwargs.add_generation_prompt"},
+    {kChat,
+     R"({)" MESSAGES
+     R"(,"chat_template_kwargs":{"add_generation_prompt":true},"continue_final_message":true})",
+     "continue_final_message"},
     {kChat, R"({)" MESSAGES R"(,"chat_template":"x"})", "chat_template"},
     // Tokenize and detokenize.
     {kTokenize, R"({"prompt":"x"})", nullptr},
@@ -153,6 +160,8 @@ const Case kCases[] = {
     {kTokenize, R"({)" MESSAGES R"(,"enable_thinking":"no"})", "enable_thinking"},
     {kTokenize, R"({})", "prompt"},
     {kTokenize, R"({"prompt":[1]})", "prompt"},
+    {kTokenize, R"({"prompt":["a","b"]})", "prompt"},
+    {kTokenize, R"({"content":["a","b"]})", "content"},
     {kTokenize, R"({"content":7})", "content"},
     {kDetokenize, R"({"tokens":[1,2]})", nullptr},
     {kDetokenize, R"({"tokens":[]})", nullptr},
