@@ -215,8 +215,8 @@ TEST_F(OutputChoiceTest, TextOffsetsOfAnEchoedPrompt) {
   for (const bool as_ids : {false, true}) {
     GenerationRequest ask = request_;
     std::vector<int32_t> with_bos = ids;
-    with_bos.insert(with_bos.begin(), *model_->text->tokenizer->bos_id());
-    with_bos.push_back(*model_->text->tokenizer->bos_id());  // no text where ids are given
+    // Neither has text where ids are given.
+    with_bos.insert(with_bos.begin(), 2, *model_->text->tokenizer->bos_id());
     ask.prompts = {as_ids ? Prompt(with_bos) : Prompt("\xf0\x9f\x98\x80 hello")};
     std::vector<TokenizedPrompt> prompts;
     ASSERT_FALSE(TokenizePrompts(ask, *model_, 0, &prompts));
@@ -226,10 +226,10 @@ TEST_F(OutputChoiceTest, TextOffsetsOfAnEchoedPrompt) {
       messages[0].add_prompt_logprobs()->mutable_actual()->set_token_id(prompt_.tokens[i]);
     }
     std::vector<int64_t> expected = {0};  // the hidden start
-    expected.insert(expected.end(), in_prompt.begin(), in_prompt.end());
     if (as_ids) {
-      expected.push_back(7);
+      expected.push_back(0);
     }
+    expected.insert(expected.end(), in_prompt.begin(), in_prompt.end());
     for (const int64_t offset : behind) {
       expected.push_back(7 + offset);
     }
