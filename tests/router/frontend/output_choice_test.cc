@@ -37,6 +37,10 @@ ModelInfo MakeModel() {
 class OutputChoiceTest : public testing::Test {
  protected:
   static void SetUpTestSuite() { model_ = new ModelInfo(MakeModel()); }
+  static void TearDownTestSuite() {
+    delete model_;
+    model_ = nullptr;
+  }
 
   std::vector<int32_t> Ids(const std::string& text) {
     return model_->text->tokenizer->Encode(text, {}).value();
