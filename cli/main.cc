@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "cli/bench/bench_command.h"
+#include "cli/chat/chat_command.h"
+#include "cli/plan/plan_command.h"
 #include "cli/serve/serve_command.h"
 #include "cli/text/text_command.h"
 #include "common/base/config.h"
@@ -20,8 +22,10 @@ struct Command {
 constexpr Command kCommands[] = {
     {"serve", "start and supervise router, GPU worker and CPU attention worker on this host",
      tandem::cli::RunServe},
+    {"chat", "chat with a running server in the terminal", tandem::cli::RunChat},
     {"text", "tokenizer, chat template and stop strings as JSON lines", tandem::cli::RunText},
     {"bench", "measure a running server", tandem::cli::RunBench},
+    {"plan", "simulate the scheduler on a GPU's profile", tandem::cli::RunPlan},
 };
 
 void PrintHelp(FILE* out) {
@@ -53,10 +57,6 @@ int main(int argc, char** argv) {
     if (args[0] == command.name) {
       return command.run({args.begin() + 1, args.end()});
     }
-  }
-  if (args[0] == "chat" || args[0] == "plan") {
-    std::fprintf(stderr, "tandem: %s is not in this version\n", args[0].c_str());
-    return 2;
   }
   std::fprintf(stderr, "tandem: unknown command '%s'; --help lists what is allowed\n",
                args[0].c_str());

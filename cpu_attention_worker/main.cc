@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "common/attention_kernels/paged_decode.h"
 #include "common/base/config.h"
 #include "common/base/log.h"
 #include "cpu_attention_worker/server/worker.h"
@@ -22,8 +23,9 @@ void DeclareFlags(tandem::base::ConfigSpec& spec,
                    "attention threads (default: one per core of the node)");
   spec.String("numa-node", &flags.numa_node,
               "NUMA node of threads and memory: auto or the number of a node");
-  spec.Choice("isa", &flags.isa, {"auto", "scalar", "avx2", "avx512", "avx512_bf16"},
-              "instruction set of the kernels");
+  spec.Choice("isa", &flags.isa, tandem::attention::IsaChoices(), "instruction set of the kernels");
+  spec.Choice("cpu-kv-dtype", &flags.kv_dtype, {"auto", "float32", "bfloat16", "int8", "fp8_e4m3"},
+              "element type that the GPU worker's pool must have; auto: any");
   spec.String("metrics-host", &flags.metrics_host, "address of /metrics, /health and /ready");
   spec.Int("cpu-attention-metrics-port", &flags.metrics_port, 0, 65535,
            "port of /metrics, /health and /ready; 0: a free one");
@@ -60,6 +62,9 @@ int main(int argc, char** argv) {
   int signal = 0;
   sigwait(&signals, &signal);
   tandem::base::LogInfo("stopping", {{"signal", signal}});
+  // From here on a signal has its default action: a second one ends the process at once, by that
+  // signal, whatever it waits for.
+  sigprocmask(SIG_UNBLOCK, &signals, nullptr);
   (*worker)->Drain(kDrainUs);
   worker->reset();
   return 0;

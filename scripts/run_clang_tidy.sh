@@ -20,7 +20,7 @@ import sys
 
 commands = json.load(open(sys.argv[1]))
 for entry in commands:
-    entry["command"] = re.sub(r"-Winvalid-pch|-include \S*cmake_pch\.hxx|-fpch-\S+", "", entry["command"])
+    entry["command"] = re.sub(r"-Winvalid-pch|-Wno-maybe-uninitialized|-include \S*cmake_pch\.hxx|-fpch-\S+", "", entry["command"])
 json.dump(commands, open(sys.argv[2], "w"))
 PYTHON
 printf '%s\n' "${files[@]}" | xargs -r -n 4 -P "$jobs" clang-tidy --quiet -p "$clean" --warnings-as-errors='*'

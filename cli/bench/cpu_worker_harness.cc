@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -39,7 +42,7 @@ absl::StatusOr<std::unique_ptr<CpuWorkerHarness>> CpuWorkerHarness::Start(
   raw->socket_ = absl::StrCat("/tmp/tandem-bench-", getpid(), ".sock");
   TANDEM_RETURN_IF_ERROR(raw->Spawn(flags));
   gpu_worker::CpuAttentionLink::Callbacks callbacks;
-  callbacks.on_up = [raw] {
+  callbacks.on_up = [raw](const std::string&) {
     const std::lock_guard lock(raw->mutex_);
     raw->up_ = true;
     raw->changed_.notify_all();
@@ -93,6 +96,24 @@ absl::Status CpuWorkerHarness::WaitReady() {
     }
   }
   return absl::DeadlineExceededError("the CPU attention worker did not get ready");
+}
+
+uint64_t CpuWorkerHarness::AttentionThreadSleeps() const {
+  uint64_t sleeps = 0;
+  std::error_code error;
+  const std::string folder = absl::StrCat("/proc/", pid_, "/task");
+  for (const auto& thread : std::filesystem::directory_iterator(folder, error)) {
+    std::ifstream status(thread.path() / "status");
+    bool attention = false;
+    for (std::string line; std::getline(status, line);) {
+      attention = attention || line == "Name:\tsteps" || line == "Name:\tattend";
+      unsigned long count = 0;
+      if (attention && std::sscanf(line.c_str(), "voluntary_ctxt_switches: %lu", &count) == 1) {
+        sleeps += count;
+      }
+    }
+  }
+  return sleeps;
 }
 
 CpuWorkerHarness::~CpuWorkerHarness() {

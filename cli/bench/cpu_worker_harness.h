@@ -26,6 +26,8 @@ class CpuWorkerHarness {
   ~CpuWorkerHarness();
 
   exchange::DeviceSide& device() { return *device_; }
+  // How often the worker's attention threads went to sleep so far, as the kernel counts it.
+  uint64_t AttentionThreadSleeps() const;
 
  private:
   CpuWorkerHarness() = default;

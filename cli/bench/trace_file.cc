@@ -49,6 +49,7 @@ std::optional<double> ParseTimestampSeconds(absl::string_view text) {
 }
 
 struct Columns {
+  std::vector<std::string> names;
   std::optional<size_t> timestamp;
   std::optional<size_t> prompt;
   std::optional<size_t> output;
@@ -66,6 +67,7 @@ absl::StatusOr<Columns> ReadHeader(absl::string_view line) {
   Columns columns;
   const std::vector<absl::string_view> names = SplitLine(line);
   for (size_t i = 0; i < names.size(); ++i) {
+    columns.names.emplace_back(names[i]);
     if (names[i] == "TIMESTAMP") {
       columns.timestamp = i;
     } else if (names[i] == "ContextTokens" || names[i] == "prompt_tokens") {
@@ -83,12 +85,14 @@ absl::StatusOr<Columns> ReadHeader(absl::string_view line) {
   return columns;
 }
 
-absl::StatusOr<int64_t> Tokens(const std::vector<absl::string_view>& fields, size_t column) {
+absl::StatusOr<int64_t> Tokens(const std::vector<absl::string_view>& fields, size_t column,
+                               const std::vector<std::string>& names) {
   int64_t value = 0;
-  if (column >= fields.size() || !absl::SimpleAtoi(fields[column], &value) || value < 0 ||
-      value > kMaxTokens) {
+  const absl::string_view text = column < fields.size() ? fields[column] : "";
+  if (!absl::SimpleAtoi(text, &value) || value < 0 || value > kMaxTokens) {
     return absl::InvalidArgumentError(
-        absl::StrCat("column ", column + 1, " is no token count from 0 to ", kMaxTokens));
+        absl::StrCat("column ", column + 1, " (", names[column], ") is '", text,
+                     "'; allowed: a token count from 0 to ", kMaxTokens));
   }
   return value;
 }
@@ -112,8 +116,8 @@ absl::StatusOr<std::vector<TraceRequest>> ParseTrace(const std::string& text,
       continue;
     }
     const std::vector<absl::string_view> fields = SplitLine(line);
-    const absl::StatusOr<int64_t> prompt = Tokens(fields, *columns->prompt);
-    const absl::StatusOr<int64_t> output = Tokens(fields, *columns->output);
+    const absl::StatusOr<int64_t> prompt = Tokens(fields, *columns->prompt, columns->names);
+    const absl::StatusOr<int64_t> output = Tokens(fields, *columns->output, columns->names);
     if (!prompt.ok() || !output.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("line ", line_number, ": ",

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/base/socket_path.h"
 #include "common/base/status_macros.h"
 #include "common/base/strings.h"
 
@@ -16,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// sun_path holds 108 bytes with its end; the longest name we put there is cpu-attention.sock.fd.
-constexpr size_t kMaxFolderBytes = 107 - 22;
+// sun_path holds 108 bytes with its end; the longest name we put there is cpu-attention-63.sock.fd.
+constexpr size_t kMaxFolderBytes = 107 - 25;
 constexpr char kLinkName[] = "run";
 
 absl::StatusOr<std::string> MakeTemporary(const char* prefix) {
@@ -51,7 +52,7 @@ absl::StatusOr<std::unique_ptr<RunDir>> RunDir::Open(const std::string& path) {
   }
   TANDEM_RETURN_IF_ERROR(dir->Lock());
   dir->RemoveTransient();
-  if (dir->path_.size() > kMaxFolderBytes) {
+  if (dir->path_.size() > kMaxFolderBytes || !base::IsPlainSocketPath(dir->path_)) {
     TANDEM_RETURN_IF_ERROR(dir->MakeShortLink());
   }
   return dir;
@@ -84,7 +85,7 @@ absl::Status RunDir::MakeShortLink() {
   fs::create_directory_symlink(path_, fs::path(link_folder_) / kLinkName, error);
   if (error) {
     return absl::InvalidArgumentError(base::StrCat(
-        "--run-dir ", path_, ": too long for sockets, and no short link: ", error.message()));
+        "--run-dir ", path_, ": no path for sockets, and no short link: ", error.message()));
   }
   return absl::OkStatus();
 }

@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/base/config.h"
 #include "gpu_worker/service/worker_flags.h"
+#include "router/frontend/text_flags.h"
 
 namespace tandem::cli {
 
@@ -16,6 +18,10 @@ struct ServeFlags {
   int64_t port = 8000;
   std::string run_dir;
   std::string api_key;
+  std::vector<std::string> allowed_origins;
+  std::string grpc_listen;
+  router::TextFlags text;
+  std::string metrics_host;  // numeric; empty: loopback, or the router's wildcard address
   int64_t router_metrics_port = 9310;
   int64_t cpu_attention_metrics_port = 9312;
   std::optional<int64_t> cpu_attention_threads;
@@ -26,6 +32,10 @@ struct ServeFlags {
 };
 
 void DeclareServeFlags(base::ConfigSpec& spec, ServeFlags& flags);
+
+// The value of --numa-node: "auto", or the numbers of different nodes with commas between; one CPU
+// attention worker runs on each. InvalidArgument says what is allowed.
+absl::StatusOr<std::vector<std::string>> ParseNumaNodes(const std::string& text);
 
 // A file or folder that MODEL names; `demo` is looked for in the places that the demo's scripts
 // use. NotFound says what to do.

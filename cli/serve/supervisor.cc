@@ -20,6 +20,7 @@ constexpr int64_t kBusyTickUs = 20'000;  // while something is starting or stopp
 constexpr int64_t kSteadyTickUs = 200'000;
 constexpr size_t kMessageBytes = 3000;
 constexpr int kFlagsRefused = 2;
+constexpr int kMaxCrashesAtStart = 3;  // by a signal, before it was ever ready
 
 // Blocks the signals we wait for while it lives.
 class BlockedSignals {
@@ -141,12 +142,13 @@ void Supervisor::OnEnd(State& state, int wait_status) {
     return;
   }
   const bool refused = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kFlagsRefused;
-  if (refused || !state.ever_ready) {
+  const bool crashed = WIFSIGNALED(wait_status) && state.restarts < kMaxCrashesAtStart;
+  if (refused || !(state.ever_ready || crashed)) {
     Fail(state, wait_status);
     return;
   }
   const int64_t now = clock_->NowUs();
-  if (now - state.started_us >= options_.stable_us) {
+  if (state.ever_ready && now - state.started_us >= options_.stable_us) {
     state.restarts = 0;
   }
   int64_t delay = 0;

@@ -33,9 +33,9 @@ struct SupervisedChild {
 
 // Keeps children running until SIGTERM or SIGINT, then stops them in reverse order, each after the
 // one before has ended. A dead child is started again: at once the first time, then after a delay
-// that doubles. One that refuses its flags (exit status 2), or ends before it was ever ready, ends
-// the whole. A second signal makes all end at
-// once. Single-threaded, from the main thread.
+// that doubles. One that refuses its flags (exit status 2), or ends by itself before it was ever
+// ready, or is killed then again and again, ends the whole. A second signal makes all end at once.
+// Single-threaded, from the main thread.
 class Supervisor {
  public:
   struct Options {

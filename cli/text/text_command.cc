@@ -12,6 +12,8 @@
 #include "cli/text/open_tokenizer.h"
 #include "common/base/clock.h"
 #include "common/base/config.h"
+#include "common/structured_output/compiled_grammar.h"
+#include "common/structured_output/grammar_text.h"
 #include "nlohmann/json.hpp"
 #include "router/frontend/chat_template/chat_template.h"
 #include "router/frontend/text/incremental_detokenizer.h"
@@ -27,6 +29,7 @@ constexpr char kUsage[] =
     "Usage: tandem text encode|decode --tokenizer FILE\n"
     "       tandem text render [--now TIME]\n"
     "       tandem text stop\n"
+    "       tandem text grammar --tokenizer FILE\n"
     "One JSON value per line from stdin, one answer per line.\n";
 
 Json Failed(const absl::Status& status) {
@@ -101,6 +104,27 @@ Json Stop(const Json& request) {
   return answer;
 }
 
+Json Grammar(const structured_output::GrammarCompiler& compiler, const Json& request) {
+  structured_output::GrammarSpec spec;
+  spec.kind = structured_output::GrammarSpec::Kind::kJsonSchema;
+  spec.text = request.at("schema").dump();
+  const auto text = structured_output::GrammarText(spec);
+  const absl::StatusOr<std::shared_ptr<const structured_output::CompiledGrammar>> grammar =
+      text.ok() ? compiler.Compile(*text) : text.status();
+  if (!grammar.ok()) {
+    return {{"accepts_schema", false}, {"message", std::string(grammar.status().message())}};
+  }
+  const auto matcher = structured_output::GrammarMatcher::Create(*grammar);
+  if (!matcher.ok()) return Failed(matcher.status());
+  Json accepts = Json::array();
+  for (const Json& document : request.value("documents", Json::array())) {
+    (*matcher)->Reset();
+    accepts.push_back((*matcher)->AcceptText(document.get<std::string>()) &&
+                      (*matcher)->IsComplete());
+  }
+  return {{"accepts_schema", true}, {"message", ""}, {"accepts", accepts}};
+}
+
 int AnswerLines(const std::function<Json(const Json&)>& answer) {
   std::string line;
   while (std::getline(std::cin, line)) {
@@ -120,6 +144,19 @@ int AnswerLines(const std::function<Json(const Json&)>& answer) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
+int AnswerGrammars(const tokenizer::Tokenizer& tokenizer) {
+  // Any end token will do: documents are followed as texts.
+  const int32_t end[] = {tokenizer.eos_id().value_or(tokenizer.vocab_size() - 1)};
+  const auto compiler =
+      structured_output::GrammarCompiler::Create(tokenizer, tokenizer.vocab_size(), end);
+  if (!compiler.ok()) {
+    std::fprintf(stderr, "tandem text grammar: %s\n",
+                 std::string(compiler.status().message()).c_str());
+    return 1;
+  }
+  return AnswerLines([&](const Json& request) { return Grammar(**compiler, request); });
+}
+
 int RunWithTokenizer(const std::string& verb, const std::string& file) {
   const auto tokenizer = OpenTokenizer(file);
   if (!tokenizer.ok()) {
@@ -127,6 +164,7 @@ int RunWithTokenizer(const std::string& verb, const std::string& file) {
                  tokenizer.status().ToString().c_str());
     return 1;
   }
+  if (verb == "grammar") return AnswerGrammars(**tokenizer);
   return AnswerLines([&](const Json& request) {
     return verb == "encode" ? Encode(**tokenizer, request) : Decode(**tokenizer, request);
   });
@@ -149,7 +187,7 @@ int RunVerb(const std::string& verb, const std::vector<std::string>& args) {
   std::string file;
   std::string now;
   base::ConfigSpec spec("tandem text " + verb, "text code of the router, as JSON lines");
-  const bool needs_file = verb == "encode" || verb == "decode";
+  const bool needs_file = verb == "encode" || verb == "decode" || verb == "grammar";
   if (needs_file) spec.String("tokenizer", &file, "tokenizer.json, GGUF, .model or tekken file");
   if (verb == "render") spec.String("now", &now, "time for strftime_now, YYYY-MM-DDTHH:MM:SS");
   const auto outcome = spec.Parse(args, {});
@@ -186,11 +224,8 @@ int RunText(const std::vector<std::string>& args) {
     std::fputs(kUsage, stdout);
     return 0;
   }
-  if (verb == "grammar") {
-    std::fputs("tandem text grammar: structured output is not available in this version\n", stderr);
-    return kBadUsage;
-  }
-  if (verb != "encode" && verb != "decode" && verb != "render" && verb != "stop") {
+  if (verb != "encode" && verb != "decode" && verb != "render" && verb != "stop" &&
+      verb != "grammar") {
     std::fprintf(stderr, "tandem text: unknown verb %s\n%s", verb.c_str(), kUsage);
     return kBadUsage;
   }

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/attention_kernels/isa/isa_kernels.h"
 
 namespace tandem::attention {
 namespace {
 
-constexpr Isa kBestFirst[] = {Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2, Isa::kScalar};
+constexpr Isa kBestFirst[] = {Isa::kSve256,     Isa::kNeonBf16, Isa::kNeon, Isa::kAmxBf16,
+                              Isa::kAvx512Bf16, Isa::kAvx512,   Isa::kAvx2, Isa::kScalar};
 
 }  // namespace
 
@@ -23,6 +26,14 @@ std::string_view IsaName(Isa isa) {
       return "avx512";
     case Isa::kAvx512Bf16:
       return "avx512_bf16";
+    case Isa::kAmxBf16:
+      return "amx_bf16";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kNeonBf16:
+      return "neon_bf16";
+    case Isa::kSve256:
+      return "sve256";
   }
   return "unknown";
 }
@@ -35,6 +46,14 @@ std::vector<Isa> SupportedIsas() {
     }
   }
   return isas;
+}
+
+std::vector<std::string> IsaChoices() {
+  std::vector<std::string> names = {"auto"};
+  for (auto isa = std::rbegin(kBestFirst); isa != std::rend(kBestFirst); ++isa) {
+    names.emplace_back(IsaName(*isa));
+  }
+  return names;
 }
 
 absl::StatusOr<Isa> ChooseIsa(std::string_view name) {
@@ -51,9 +70,8 @@ absl::StatusOr<Isa> ChooseIsa(std::string_view name) {
     }
     return isa;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown instruction set ", std::string(name),
-                   "; allowed: auto, scalar, avx2, avx512, avx512_bf16"));
+  return absl::InvalidArgumentError(absl::StrCat("unknown instruction set ", std::string(name),
+                                                 "; allowed: ", absl::StrJoin(IsaChoices(), ", ")));
 }
 
 absl::StatusOr<AttendSegmentFn> GetAttendSegment(Isa isa, const kv::PoolGeometry& geometry) {

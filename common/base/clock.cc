@@ -8,6 +8,11 @@ namespace {
 class MachineClock : public Clock {
  public:
   int64_t NowUs() const override { return Since<std::chrono::steady_clock>(); }
+  int64_t NowNs() const override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
   int64_t UnixUs() const override { return Since<std::chrono::system_clock>(); }
 
  private:

@@ -10,6 +10,8 @@ class Clock {
   virtual ~Clock() = default;
   // Monotonic, microseconds since an arbitrary start.
   virtual int64_t NowUs() const = 0;
+  // The same in nanoseconds, for intervals of a few microseconds.
+  virtual int64_t NowNs() const { return NowUs() * 1000; }
   // Unix time in microseconds.
   virtual int64_t UnixUs() const = 0;
 };

@@ -127,6 +127,9 @@ std::optional<int> ConfigSpec::ParseMain(const std::vector<std::string>& args) {
     return 2;
   }
   if (*outcome == Outcome::kExitZero) {
+    for (const std::string& warning : impl_->warnings) {
+      std::fprintf(stderr, "%s: warning: %s\n", impl_->program.c_str(), warning.c_str());
+    }
     return 0;
   }
   if (const absl::Status status = InitLogging(impl_->program, impl_->log_level, impl_->log_format);

@@ -56,7 +56,8 @@ absl::StatusOr<uint64_t> ReadBytes(std::string_view text) {
     return whole << shift;
   }
   double number = 0;
-  if (shift == 0 || !absl::SimpleAtod(AbslView(text), &number) || !std::isfinite(number)) {
+  const bool plain = text.find_first_not_of("0123456789.") == std::string_view::npos;
+  if (shift == 0 || !plain || !absl::SimpleAtod(AbslView(text), &number)) {
     return Allowed(kAllowed);
   }
   const double bytes = std::ldexp(number, shift);
@@ -173,7 +174,9 @@ void ConfigSpec::Double(std::string name, double* target, double min, double max
   ConfigOption option{.name = std::move(name), .value_name = "NUMBER", .help = std::move(help)};
   option.store = [target, min, max](std::string_view text) -> absl::Status {
     double value = 0;
-    if (!absl::SimpleAtod(AbslView(text), &value) || !(value >= min && value <= max)) {
+    // SimpleAtod would take blanks around the number and hexadecimal as well.
+    const bool plain = text.find_first_not_of("0123456789.eE+-") == std::string_view::npos;
+    if (!plain || !absl::SimpleAtod(AbslView(text), &value) || !(value >= min && value <= max)) {
       return Allowed(StrCat("a number from ", min, " to ", max));
     }
     *target = value;

@@ -178,11 +178,13 @@ absl::Status InitLogging(std::string_view process_name, std::string_view level,
   return absl::OkStatus();
 }
 
+bool LogEnabled(LogLevel level) { return level >= MutableSettings().level; }
+
 void Log(LogLevel level, std::string_view message, LogFields fields) {
-  const Settings& settings = MutableSettings();
-  if (level < settings.level) {
+  if (!LogEnabled(level)) {
     return;
   }
+  const Settings& settings = MutableSettings();
   const std::string time = TimeText(SystemClock().UnixUs());
   const std::string line = settings.json ? JsonLine(time, level, message, fields)
                                          : TextLine(time, level, message, fields);

@@ -35,6 +35,9 @@ using LogFields = std::initializer_list<LogField>;
 absl::Status InitLogging(std::string_view process_name, std::string_view level,
                          std::string_view format);
 
+// Whether Log would write such a line: for fields that are dear to make.
+bool LogEnabled(LogLevel level);
+
 // Thread-safe; one write per line. A line about a request carries the field request_id.
 void Log(LogLevel level, std::string_view message, LogFields fields = {});
 

@@ -22,8 +22,7 @@ class DeviceSideImpl : public DeviceSide {
   DeviceSideImpl(const RegionHeader& header, shm::Region region)
       : header_(header),
         region_(std::move(region)),
-        policy_(header.geometry.device_wakes != 0 ? WaitPolicy::SharedCores()
-                                                  : WaitPolicy::OwnCores()) {
+        shared_cores_(header.geometry.device_wakes != 0) {
     std::memcpy(region_.data(), &header_, sizeof(header_));
     // A fresh memfd is all zero, which is each word's start value.
     bells_ = new (region_.data() + header_.doorbells_offset) Doorbells;
@@ -43,8 +42,12 @@ class DeviceSideImpl : public DeviceSide {
   }
   void Post(int slot, int32_t layer) override;
   WaitResult WaitDone(int slot, int32_t layer, int64_t timeout_us) override;
+  LayerTiming layer_timing(int slot, int32_t layer) const override;
   void Release() override;
   absl::Status AbortStep(uint64_t epoch, int64_t timeout_us) override;
+  void SetPolicy(const WaitPolicy& policy) override {
+    shared_cores_.store(policy.spins == 0, std::memory_order_relaxed);
+  }
   void ResetAfterDeath() override { down_.store(false, std::memory_order_release); }
   void Heartbeat() override { bells_->gpu_heartbeat.value.fetch_add(1, std::memory_order_relaxed); }
   uint64_t peer_heartbeat() const override {
@@ -57,14 +60,15 @@ class DeviceSideImpl : public DeviceSide {
     return released_epoch_.load(std::memory_order_acquire) ==
            epoch_.load(std::memory_order_acquire);
   }
-  void SignalWorker() {
-    bells_->step_signal.value.fetch_add(1, std::memory_order_release);
-    FutexWakeAll(bells_->step_signal.value);
+  void SignalWorker() { IncrementAndWake(bells_->step_signal); }
+  WaitPolicy Policy() const {
+    return shared_cores_.load(std::memory_order_relaxed) ? WaitPolicy::SharedCores()
+                                                         : WaitPolicy::OwnCores();
   }
 
   const RegionHeader header_;
   const shm::Region region_;
-  const WaitPolicy policy_;
+  std::atomic<bool> shared_cores_;
   Doorbells* bells_ = nullptr;
   // Of the running step, and of the newest released one: a waiter of a released step is freed even
   // when it looks only after the next worker was attached.
@@ -100,7 +104,8 @@ absl::Status DeviceSideImpl::WriteSlot(int slot, uint64_t epoch, std::span<const
                                                      " block table entries"));
     }
     descriptors[i] = {static_cast<uint32_t>(row.context_tokens), static_cast<uint32_t>(count),
-                      entries};
+                      entries, row.sequence_id};
+    row.request_id.copy(descriptors[i].request_id, sizeof(descriptors[i].request_id));
     std::memcpy(tables + entries, row.block_table.data(), count * sizeof(int32_t));
     entries += count;
   }
@@ -137,7 +142,7 @@ absl::Status DeviceSideImpl::BeginStep(uint64_t epoch, std::span<const SlotRow> 
     released = ReleasedNow() || down_.load(std::memory_order_seq_cst);
     return acked || failed || released;
   };
-  if (!WaitUntil(bells_->ack_signal.value, answered, Deadline(timeout_us), policy_)) {
+  if (!WaitUntil(bells_->ack_signal, answered, Deadline(timeout_us), Policy())) {
     return absl::DeadlineExceededError("the CPU attention worker did not take the step in time");
   }
   if (failed) {
@@ -156,50 +161,62 @@ absl::Status DeviceSideImpl::BeginStep(uint64_t epoch, std::span<const SlotRow> 
 }
 
 void DeviceSideImpl::Post(int slot, int32_t layer) {
-  std::atomic<uint32_t>& posted = bells_->posted[slot].value;
-  posted.store(static_cast<uint32_t>(layer) + 1, std::memory_order_release);
+  WaitWord& posted = bells_->posted[slot];
+  const uint32_t value = static_cast<uint32_t>(layer) + 1;
   if (header_.geometry.device_wakes != 0) {
-    FutexWakeAll(posted);
+    StoreAndWake(posted, value);
+  } else {
+    posted.value.store(value, std::memory_order_release);
   }
 }
 
 WaitResult DeviceSideImpl::WaitDone(int slot, int32_t layer, int64_t timeout_us) {
-  const std::atomic<uint32_t>& done = bells_->done[slot].value;
+  WaitWord& done = bells_->done[slot];
   const auto want = static_cast<uint32_t>(layer) + 1;
   bool released = false;
   const auto finished = [&] {
     released = ReleasedNow();
-    const uint32_t value = done.load(std::memory_order_acquire);
+    const uint32_t value = done.value.load(std::memory_order_acquire);
     return released || value >= want;
   };
-  if (!WaitUntil(done, finished, Deadline(timeout_us), policy_)) {
+  if (!WaitUntil(done, finished, Deadline(timeout_us), Policy())) {
     return WaitResult::kTimedOut;
   }
-  return released || done.load(std::memory_order_acquire) == kDoneReleased ? WaitResult::kReleased
-                                                                           : WaitResult::kDone;
+  return released || done.value.load(std::memory_order_acquire) == kDoneReleased
+             ? WaitResult::kReleased
+             : WaitResult::kDone;
+}
+
+LayerTiming DeviceSideImpl::layer_timing(int slot, int32_t layer) const {
+  const size_t index =
+      static_cast<size_t>(slot) * header_.geometry.num_layers + static_cast<size_t>(layer);
+  LayerTiming timing;
+  std::memcpy(&timing, region_.data() + header_.timings_offset + index * sizeof(timing),
+              sizeof(timing));
+  const auto now_us = static_cast<uint64_t>(base::SystemClock().NowUs());
+  const bool sound = timing.begin_us <= timing.end_us && timing.end_us <= now_us;
+  return sound ? timing : LayerTiming{};
 }
 
 void DeviceSideImpl::Release() {
   down_.store(true, std::memory_order_seq_cst);
   released_epoch_.store(epoch_.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
-  for (Word& word : bells_->done) {
-    word.value.store(kDoneReleased, std::memory_order_release);
-    FutexWakeAll(word.value);
+  for (WaitWord& word : bells_->done) {
+    StoreAndWake(word, kDoneReleased);
   }
-  bells_->ack_signal.value.fetch_add(1, std::memory_order_release);
-  FutexWakeAll(bells_->ack_signal.value);
+  IncrementAndWake(bells_->ack_signal);
 }
 
 absl::Status DeviceSideImpl::AbortStep(uint64_t epoch, int64_t timeout_us) {
   bells_->abort_epoch.value.store(epoch, std::memory_order_release);
   SignalWorker();
-  for (Word& word : bells_->posted) {
-    FutexWakeAll(word.value);  // where a worker parks inside a step
+  for (WaitWord& word : bells_->posted) {
+    WakeAll(word);  // where a worker sleeps inside a step
   }
   const auto acked = [&] {
     return bells_->abort_acked_epoch.value.load(std::memory_order_acquire) == epoch;
   };
-  if (!WaitUntil(bells_->ack_signal.value, acked, Deadline(timeout_us), policy_)) {
+  if (!WaitUntil(bells_->ack_signal, acked, Deadline(timeout_us), Policy())) {
     return absl::DeadlineExceededError("the CPU attention worker did not leave the step in time");
   }
   down_.store(false, std::memory_order_release);

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/exchange/layout.h"
+#include "common/exchange/wait.h"
 #include "common/shm/region.h"
 
 namespace tandem::exchange {
@@ -17,6 +19,8 @@ namespace tandem::exchange {
 struct SlotRow {
   int32_t context_tokens = 0;            // new token included
   std::span<const int32_t> block_table;  // CPU block ids, ceil(context_tokens / 128) of them
+  uint64_t sequence_id = 0;              // this and the next: for the worker's log
+  std::string_view request_id;
 };
 
 enum class WaitResult { kDone, kReleased, kTimedOut };
@@ -50,9 +54,11 @@ class DeviceSide {
 
   // Q, K and V rows of `layer` stand in the slot: release-writes posted = layer + 1.
   virtual void Post(int slot, int32_t layer) = 0;
-  // Until O rows of `layer` stand in the slot. Parks on a futex at once when `yield_at_once` (cores
-  // are shared).
+  // Until O rows of `layer` stand in the slot.
   virtual WaitResult WaitDone(int slot, int32_t layer, int64_t timeout_us) = 0;
+  // When the worker computed a layer that WaitDone found done; zeros when what stands there makes
+  // no sense (it is the worker's word and untrusted).
+  virtual LayerTiming layer_timing(int slot, int32_t layer) const = 0;
 
   // Frees every waiter of the running step with kReleased, and fails BeginStep of it: the worker
   // died or hangs.
@@ -63,6 +69,10 @@ class DeviceSide {
   // After the worker is known to be dead (socket at its end): clears a Release, so that a new one
   // can attach.
   virtual void ResetAfterDeath() = 0;
+
+  // Of this side's waits. The start value parks at once where the device wakes (the host, which
+  // computes on the worker's cores) and spins where it cannot.
+  virtual void SetPolicy(const WaitPolicy& policy) = 0;
 
   virtual void Heartbeat() = 0;
   virtual uint64_t peer_heartbeat() const = 0;

@@ -11,7 +11,9 @@ namespace {
 static_assert(std::is_trivially_copyable_v<RegionHeader>);
 static_assert(std::has_unique_object_representations_v<RegionHeader>,
               "both sides must see the same bytes: no padding");
+static_assert(std::is_trivially_copyable_v<RowDescriptor>);
 static_assert(std::has_unique_object_representations_v<RowDescriptor>);
+static_assert(sizeof(RowDescriptor) == kCacheLine);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(sizeof(Doorbells) % kCacheLine == 0 && sizeof(Doorbells) <= kPage);
 static_assert(sizeof(RegionHeader) <= kPage && sizeof(SlotHeader) <= kPage);
@@ -151,6 +153,7 @@ absl::StatusOr<RegionHeader> ComputeLayout(const Geometry& geometry) {
   Cursor cursor;
   cursor.Place(kPage, sizeof(RegionHeader));
   header.doorbells_offset = cursor.Place(kPage, sizeof(Doorbells));
+  header.timings_offset = cursor.Place(kPage, kNumSlots, geometry.num_layers, sizeof(LayerTiming));
   for (RegionHeader::Slot& slot : header.slots) {
     slot.header_offset = cursor.Place(kPage, sizeof(SlotHeader));
     slot.rows_offset = cursor.Place(kPage, geometry.max_rows, sizeof(RowDescriptor));
@@ -194,6 +197,7 @@ absl::Status ValidateHeader(const RegionHeader& header, uint64_t mapped_bytes) {
       {"mapped bytes", mapped_bytes, want->region_bytes},
       {"geometry.reserved", header.geometry.reserved, 0},
       {"doorbells_offset", header.doorbells_offset, want->doorbells_offset},
+      {"timings_offset", header.timings_offset, want->timings_offset},
       {"pool_offset", header.pool_offset, want->pool_offset},
       {"pool_bytes", header.pool_bytes, want->pool_bytes},
   };

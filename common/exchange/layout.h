@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "common/exchange/wait.h"
 #include "common/kv_layout/kv_layout.h"
 
 // Plain-data layout of the region that gpu_worker and cpu_attention_worker share. Offsets, never
@@ -12,7 +13,7 @@
 namespace tandem::exchange {
 
 inline constexpr uint64_t kMagic = 0x4d45444e41543031;  // bytes "10TANDEM"
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr int kNumSlots = 2;  // one per sub-batch: A, B
 inline constexpr size_t kCacheLine = 64;
 inline constexpr size_t kPage = 4096;
@@ -43,6 +44,9 @@ struct RowDescriptor {
   uint32_t context_tokens;  // >= 1, the new token included; it is stored at context_tokens - 1
   uint32_t table_count;     // = ceil(context_tokens / block_tokens)
   uint64_t table_begin;     // index into the slot's block ids
+  // For logs alone, so that a request can be followed into the worker; 0 and zeros: unknown.
+  uint64_t sequence_id = 0;
+  char request_id[40] = {};  // cut to this length; any bytes
 };
 
 struct SlotHeader {
@@ -54,10 +58,7 @@ struct SlotHeader {
   uint64_t table_entries;
 };
 
-// A word with a cache line of its own.
-struct alignas(kCacheLine) Word {
-  std::atomic<uint32_t> value;
-};
+// A word that nobody sleeps on, with a cache line of its own.
 struct alignas(kCacheLine) Word64 {
   std::atomic<uint64_t> value;
 };
@@ -73,16 +74,24 @@ struct Doorbells {
   Word64 armed_epoch;
   Word64 abort_epoch;
   Word64 abort_acked_epoch;
-  Word64 failed_epoch;  // the worker refused this step's descriptor
-  Word step_signal;  // changes with each write of epoch, armed_epoch or abort_epoch; futex of the
-                     // idle worker
-  Word ack_signal;   // changes with each write of an acked or failed epoch; futex of gpu_worker
-  Word posted[kNumSlots];
-  Word done[kNumSlots];  // kDoneReleased: gpu_worker itself released a waiting device
+  Word64 failed_epoch;   // the worker refused this step's descriptor
+  WaitWord step_signal;  // changes with each write of epoch, armed_epoch or abort_epoch; the idle
+                         // worker sleeps on it
+  WaitWord ack_signal;   // changes with each write of an acked or failed epoch
+  WaitWord posted[kNumSlots];
+  WaitWord done[kNumSlots];  // kDoneReleased: gpu_worker itself released a waiting device
   Word64 gpu_heartbeat;
   Word64 cpu_heartbeat;
 };
-inline constexpr uint32_t kDoneReleased = 0xffffffff;
+// Not smaller than any layer also where a device compares by the sign of the difference.
+inline constexpr uint32_t kDoneReleased = 0x7fffffff;
+
+// When the worker computed a layer, of base::Clock::NowUs, which is one clock for all processes of
+// the machine; written before `done`. For measurements, never for decisions about memory.
+struct LayerTiming {
+  uint64_t begin_us;
+  uint64_t end_us;
+};
 
 struct RegionHeader {
   uint64_t magic;
@@ -91,6 +100,7 @@ struct RegionHeader {
   uint64_t region_bytes;
   Geometry geometry;
   uint64_t doorbells_offset;
+  uint64_t timings_offset;  // LayerTiming[kNumSlots][num_layers]
   struct Slot {
     uint64_t header_offset;  // SlotHeader
     uint64_t rows_offset;    // RowDescriptor[max_rows]

@@ -68,10 +68,17 @@ absl::Status ReadSlot(const RegionHeader& header, const std::byte* base, int slo
   }
   out->tables.resize(slot_header.table_entries);
   std::memcpy(out->tables.data(), base + place.tables_offset, out->tables.size() * sizeof(int32_t));
+  uint64_t used_entries = 0;
   for (size_t i = 0; i < out->rows.size(); ++i) {
     if (absl::Status status = CheckRow(geometry, *out, slot, i); !status.ok()) {
       return status;
     }
+    used_entries += out->rows[i].table_count;
+  }
+  // Else a few bytes could order work without end.
+  if (used_entries > out->tables.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step descriptor: slot ", slot, ": rows share entries of their block tables"));
   }
   for (const int32_t block : out->tables) {
     if (block < 0 || static_cast<uint64_t>(block) >= geometry.num_blocks) {

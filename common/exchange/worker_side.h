@@ -23,6 +23,7 @@ class WorkerSide {
   static absl::StatusOr<std::unique_ptr<WorkerSide>> Attach(shm::Region region);
 
   const RegionHeader& header() const { return header_; }
+  const shm::Region& region() const { return region_; }
   std::byte* pool() const { return region_.data() + header_.pool_offset; }
   const std::byte* q(int slot) const { return region_.data() + header_.slots[slot].q_offset; }
   const std::byte* k(int slot) const { return region_.data() + header_.slots[slot].k_offset; }
@@ -34,7 +35,8 @@ class WorkerSide {
     kArmed,    // step() is to be served
     kRefused,  // a descriptor failed its check; refusal() says why
   };
-  // Acknowledges aborts while it waits.
+  // Acknowledges aborts while it waits. The first call after a step waits by the policy; once one
+  // has found nothing, the next ones park at once.
   StepEvent WaitForStep(int64_t timeout_us);
   uint64_t epoch() const { return step_epoch_; }
   const StepSlot& slot(int index) const { return slots_[index]; }
@@ -54,6 +56,13 @@ class WorkerSide {
   // The next posted layer, in the order in which the device sends: layer by layer, A before B; a
   // slot that runs ahead is served as it comes.
   LayerWork NextLayer(int64_t timeout_us);
+  // What NextLayer gives after (slot, layer), the layer it gave last, when the device keeps to its
+  // order; kFinished: nothing.
+  LayerWork LayerAfter(int slot, int32_t layer) const;
+  // Whether NextLayer would return at once.
+  bool LayerWaits() const { return PostedSlot() >= 0 || AbortRequested(); }
+  // Before SignalDone of the same layer; times of base::SystemClock.
+  void RecordTiming(int slot, int32_t layer, int64_t begin_us, int64_t end_us);
   // O rows of (slot, layer) are written. False: the step was released meanwhile; NextLayer will
   // say so.
   bool SignalDone(int slot, int32_t layer);
@@ -71,7 +80,7 @@ class WorkerSide {
   void AcknowledgeAbort();
   void Acknowledge(Word64& word, uint64_t epoch);
   bool ReadStep(uint64_t epoch);
-  bool WaitForArming(uint64_t epoch, int64_t deadline_us);
+  bool TakeStep(uint64_t epoch);
   bool Finished() const;
   // The slot to serve next, of those posted; -1: none.
   int PostedSlot() const;
@@ -84,9 +93,12 @@ class WorkerSide {
   std::atomic<bool> shared_cores_{true};
   std::atomic<uint32_t> interrupts_{0};
   uint32_t seen_interrupts_ = 0;
+  bool stalled_ = false;        // no layer came in the last wait inside a step
+  bool idle_ = false;           // no step came in the last wait: the next one parks at once
   uint64_t handled_epoch_ = 0;  // newest that was taken, refused or aborted
   uint64_t handled_abort_ = 0;
   uint64_t step_epoch_ = 0;
+  bool awaits_arming_ = false;  // step_epoch_ was acknowledged, and gpu_worker is to arm it
   StepSlot slots_[kNumSlots];
   int32_t next_layer_[kNumSlots] = {0, 0};
   absl::Status refusal_;

@@ -6,24 +6,22 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/bfloat16.h"
 #include "common/base/check.h"
+#include "common/base/float8.h"
+#include "common/kv_layout/sub_tile.h"
 
 namespace tandem::kv {
 namespace {
 
 // V columns that stand together in the pair layouts: 64 columns times 2 tokens of bfloat16 fill
 // four cache lines, one step of the widest kernel.
-constexpr int kVChunkColumns = 64;
+constexpr int32_t kVChunkColumns = 64;
 constexpr int32_t kMaxHeadDim = 256;
 constexpr int32_t kMaxBlockTokens = 4096;
 
-bool HasScales(DType dtype) { return dtype == DType::kInt8; }
-
 size_t TileBytes(const PoolGeometry& geometry) {
-  const auto tokens = static_cast<size_t>(geometry.block_tokens);
-  const size_t scales = HasScales(geometry.dtype) ? tokens * sizeof(float) : 0;
-  return tokens * static_cast<size_t>(geometry.head_dim) *
-             static_cast<size_t>(DTypeBytes(geometry.dtype)) +
-         scales;
+  const size_t scales =
+      geometry.has_scales() ? static_cast<size_t>(geometry.block_tokens) * sizeof(float) : 0;
+  return geometry.scales_offset() + scales;
 }
 
 absl::Status Positive(const char* field, int32_t value) {
@@ -33,91 +31,119 @@ absl::Status Positive(const char* field, int32_t value) {
   return absl::OkStatus();
 }
 
-float RowElement(const void* row, size_t index, DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return static_cast<const float*>(row)[index];
-    case DType::kBFloat16:
-      return base::BFloat16ToFloat(static_cast<const uint16_t*>(row)[index]);
-    default:
-      return base::HalfToFloat(static_cast<const uint16_t*>(row)[index]);
+// Float32 elements stand alone, the others as pairs of dimensions (K) and of tokens (V).
+template <typename Element>
+void ScatterK(const PoolGeometry& geometry, int32_t t, const Element* row, Element* tile) {
+  constexpr int kPair = sizeof(Element) == sizeof(float) ? 1 : 2;
+  Element* out = tile + geometry.KElement(t, 0);
+  for (int32_t d = 0; d < geometry.head_dim; d += kPair) {
+    std::memcpy(out + d * kSubTileTokens, row + d, kPair * sizeof(Element));
   }
 }
 
-// One head's row as the pool's element type; returns `scratch` or, where types agree, the row.
-const float* ConvertRow(const void* row, size_t first, int32_t count, DType dtype, float* scratch) {
-  if (dtype == DType::kFloat32) {
-    return static_cast<const float*>(row) + first;
+template <typename Element>
+void ScatterV(const PoolGeometry& geometry, int32_t t, const Element* row, Element* tile) {
+  if constexpr (sizeof(Element) == sizeof(float)) {
+    std::memcpy(tile + geometry.VElement(t, 0), row,
+                static_cast<size_t>(geometry.head_dim) * sizeof(Element));
+    return;
   }
-  for (int32_t d = 0; d < count; ++d) {
-    scratch[d] = RowElement(row, first + static_cast<size_t>(d), dtype);
-  }
-  return scratch;
-}
-
-const uint16_t* ConvertRow(const void* row, size_t first, int32_t count, DType dtype,
-                           uint16_t* scratch) {
-  if (dtype == DType::kBFloat16) {
-    return static_cast<const uint16_t*>(row) + first;
-  }
-  for (int32_t d = 0; d < count; ++d) {
-    scratch[d] = base::FloatToBFloat16(RowElement(row, first + static_cast<size_t>(d), dtype));
-  }
-  return scratch;
-}
-
-void ScatterK(const PoolGeometry& geometry, int32_t t, const float* row, float* tile) {
-  float* column = tile + geometry.KElement(t, 0);
-  for (int32_t d = 0; d < geometry.head_dim; ++d) {
-    column[d * kSubTileTokens] = row[d];
-  }
-}
-
-void ScatterK(const PoolGeometry& geometry, int32_t t, const uint16_t* row, uint16_t* tile) {
-  uint16_t* pairs = tile + geometry.KElement(t, 0);
-  for (int32_t d = 0; d < geometry.head_dim; d += 2) {
-    std::memcpy(pairs + d * kSubTileTokens, row + d, 2 * sizeof(uint16_t));
-  }
-}
-
-void ScatterV(const PoolGeometry& geometry, int32_t t, const float* row, float* tile) {
-  std::memcpy(tile + geometry.VElement(t, 0), row,
-              static_cast<size_t>(geometry.head_dim) * sizeof(float));
-}
-
-void ScatterV(const PoolGeometry& geometry, int32_t t, const uint16_t* row, uint16_t* tile) {
   for (int32_t begin = 0; begin < geometry.head_dim; begin += kVChunkColumns) {
     const int32_t width = std::min(kVChunkColumns, geometry.head_dim - begin);
-    uint16_t* out = tile + geometry.VElement(t, begin);
+    Element* out = tile + geometry.VElement(t, begin);
     for (int32_t d = 0; d < width; ++d) {
       out[2 * d] = row[begin + d];
     }
   }
 }
 
-// Element is float or uint16_t (bfloat16 bits).
+// Stores rows of one tier's element type, of `Element`'s size.
+template <typename Element>
+class TokenStore {
+ public:
+  TokenStore(const PoolGeometry& geometry, int32_t t, DType row_dtype)
+      : geometry_(geometry),
+        token_(t),
+        row_dtype_(row_dtype),
+        kernels_(BestSubTileKernels()),
+        pack_row_(kernels_.codec(geometry.dtype).pack_row) {}
+
+  // `row` [num_kv_heads, head_dim]; `tile` is the first head's.
+  void Store(const void* row, bool is_v, std::byte* tile) const {
+    for (int32_t head = 0; head < geometry_.num_kv_heads; ++head, tile += geometry_.head_bytes()) {
+      const size_t first = static_cast<size_t>(head) * static_cast<size_t>(geometry_.head_dim);
+      Element scratch[kMaxHeadDim];
+      const Element* elements = Convert(row, first, scratch, tile);
+      auto* target = reinterpret_cast<Element*>(tile);
+      is_v ? ScatterV(geometry_, token_, elements, target)
+           : ScatterK(geometry_, token_, elements, target);
+    }
+  }
+
+ private:
+  // One head's row in the pool's type: the caller's own where types agree.
+  const Element* Convert(const void* row, size_t first, Element* scratch, std::byte* tile) const {
+    if (row_dtype_ == geometry_.dtype) {
+      return static_cast<const Element*>(row) + first;
+    }
+    float wide[kMaxHeadDim];
+    const float* values = wide;
+    const int32_t count = geometry_.head_dim;
+    if (row_dtype_ == DType::kFloat32) {
+      values = static_cast<const float*>(row) + first;
+    } else if (row_dtype_ == DType::kBFloat16) {
+      kernels_.widen_bfloat16(static_cast<const uint16_t*>(row) + first, count, wide);
+    } else {
+      kernels_.widen_float16(static_cast<const uint16_t*>(row) + first, count, wide);
+    }
+    const float scale = pack_row_(values, count, scratch);
+    if (geometry_.has_scales()) {
+      reinterpret_cast<float*>(tile + geometry_.scales_offset())[token_] = scale;
+    }
+    return scratch;
+  }
+
+  const PoolGeometry& geometry_;
+  const int32_t token_;
+  const DType row_dtype_;
+  const SubTileKernels& kernels_;
+  float (*const pack_row_)(const float*, int32_t, void*);
+};
+
 template <typename Element>
 void StoreTokenAs(const PoolGeometry& geometry, std::byte* layer_base, int32_t t,
                   const TokenRow& row) {
-  Element scratch[kMaxHeadDim];
-  const size_t head_bytes = geometry.head_bytes();
-  const size_t v_offset = geometry.k_tile_bytes();
-  for (int32_t head = 0; head < geometry.num_kv_heads; ++head) {
-    std::byte* tiles = layer_base + static_cast<size_t>(head) * head_bytes;
-    const size_t first = static_cast<size_t>(head) * static_cast<size_t>(geometry.head_dim);
-    ScatterK(geometry, t, ConvertRow(row.k, first, geometry.head_dim, row.dtype, scratch),
-             reinterpret_cast<Element*>(tiles));
-    ScatterV(geometry, t, ConvertRow(row.v, first, geometry.head_dim, row.dtype, scratch),
-             reinterpret_cast<Element*>(tiles + v_offset));
+  const TokenStore<Element> store(geometry, t, row.dtype);
+  store.Store(row.k, false, layer_base);
+  store.Store(row.v, true, layer_base + geometry.k_tile_bytes());
+}
+
+// Token `t`'s element at `index` of a head's K or V tile.
+float ElementAt(const PoolGeometry& geometry, const std::byte* tile, int32_t t, size_t index) {
+  switch (geometry.dtype) {
+    case DType::kFloat32:
+      return reinterpret_cast<const float*>(tile)[index];
+    case DType::kBFloat16:
+      return base::BFloat16ToFloat(reinterpret_cast<const uint16_t*>(tile)[index]);
+    case DType::kInt8:
+      return static_cast<float>(reinterpret_cast<const int8_t*>(tile)[index]) *
+             reinterpret_cast<const float*>(tile + geometry.scales_offset())[t];
+    default:
+      return base::Float8E4M3ToFloat(reinterpret_cast<const uint8_t*>(tile)[index]);
   }
 }
 
-float Element(const std::byte* tile, size_t index, DType dtype) {
-  return RowElement(tile, index, dtype);
+bool IsPoolType(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kInt8 ||
+         dtype == DType::kFloat8E4M3;
 }
 
 }  // namespace
 
+size_t PoolGeometry::scales_offset() const {
+  return static_cast<size_t>(block_tokens) * static_cast<size_t>(head_dim) *
+         static_cast<size_t>(DTypeBytes(dtype));
+}
 size_t PoolGeometry::k_tile_bytes() const { return TileBytes(*this); }
 size_t PoolGeometry::v_tile_bytes() const { return TileBytes(*this); }
 size_t PoolGeometry::head_bytes() const { return k_tile_bytes() + v_tile_bytes(); }
@@ -125,6 +151,10 @@ size_t PoolGeometry::layer_bytes() const {
   return static_cast<size_t>(num_kv_heads) * head_bytes();
 }
 size_t PoolGeometry::block_bytes() const { return static_cast<size_t>(num_layers) * layer_bytes(); }
+
+size_t PoolGeometry::token_bytes() const {
+  return layer_bytes() / static_cast<size_t>(block_tokens);
+}
 
 size_t PoolGeometry::LayerOffset(int64_t block, int32_t layer) const {
   return static_cast<size_t>(block) * block_bytes() + static_cast<size_t>(layer) * layer_bytes();
@@ -153,9 +183,10 @@ size_t PoolGeometry::VElement(int32_t t, int32_t d) const {
 }
 
 absl::Status ValidateGeometry(const PoolGeometry& geometry) {
-  if (geometry.dtype != DType::kFloat32 && geometry.dtype != DType::kBFloat16) {
-    return absl::UnimplementedError(absl::StrCat("KV dtype ", DTypeName(geometry.dtype),
-                                                 " is not available; allowed: float32, bfloat16"));
+  if (!IsPoolType(geometry.dtype)) {
+    return absl::UnimplementedError(
+        absl::StrCat("KV dtype ", DTypeName(geometry.dtype),
+                     " is not available; allowed: float32, bfloat16, int8, fp8_e4m3"));
   }
   const struct {
     const char* field;
@@ -187,23 +218,41 @@ absl::Status ValidateGeometry(const PoolGeometry& geometry) {
 
 void StoreToken(const PoolGeometry& geometry, std::byte* layer_base, int32_t t,
                 const TokenRow& row) {
-  if (geometry.dtype == DType::kFloat32) {
-    StoreTokenAs<float>(geometry, layer_base, t, row);
-    return;
+  TANDEM_CHECK(IsPoolType(geometry.dtype) && geometry.head_dim <= kMaxHeadDim);
+  TANDEM_CHECK(row.dtype == DType::kFloat32 || row.dtype == DType::kBFloat16 ||
+               row.dtype == DType::kFloat16);
+  switch (DTypeBytes(geometry.dtype)) {
+    case 4:
+      StoreTokenAs<float>(geometry, layer_base, t, row);
+      break;
+    case 2:
+      StoreTokenAs<uint16_t>(geometry, layer_base, t, row);
+      break;
+    default:
+      StoreTokenAs<uint8_t>(geometry, layer_base, t, row);
+      break;
   }
-  TANDEM_CHECK(geometry.dtype == DType::kBFloat16);
-  StoreTokenAs<uint16_t>(geometry, layer_base, t, row);
+}
+
+void RoundRow(DType dtype, int32_t num_heads, int32_t head_dim, float* row) {
+  TANDEM_CHECK(IsPoolType(dtype) && head_dim <= kMaxHeadDim);
+  const SubTileCodec& codec = BestSubTileKernels().codec(dtype);
+  alignas(float) std::byte packed[kMaxHeadDim * sizeof(float)];
+  for (int32_t head = 0; head < num_heads; ++head, row += head_dim) {
+    const float scale = codec.pack_row(row, head_dim, packed);
+    codec.unpack_row(packed, scale, head_dim, row);
+  }
 }
 
 void LoadToken(const PoolGeometry& geometry, const std::byte* layer_base, int32_t t, float* k,
                float* v) {
-  TANDEM_CHECK(geometry.dtype == DType::kFloat32 || geometry.dtype == DType::kBFloat16);
+  TANDEM_CHECK(IsPoolType(geometry.dtype));
   for (int32_t head = 0; head < geometry.num_kv_heads; ++head) {
     const std::byte* k_tile = layer_base + static_cast<size_t>(head) * geometry.head_bytes();
     const std::byte* v_tile = k_tile + geometry.k_tile_bytes();
     for (int32_t d = 0; d < geometry.head_dim; ++d) {
-      *k++ = Element(k_tile, geometry.KElement(t, d), geometry.dtype);
-      *v++ = Element(v_tile, geometry.VElement(t, d), geometry.dtype);
+      *k++ = ElementAt(geometry, k_tile, t, geometry.KElement(t, d));
+      *v++ = ElementAt(geometry, v_tile, t, geometry.VElement(t, d));
     }
   }
 }

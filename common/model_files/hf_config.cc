@@ -16,6 +16,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxInt = int64_t{1} << 30;
+// Defaults of transformers' mistral, qwen2 and qwen3 classes, in force where a field is absent.
+constexpr int64_t kDefaultWindow = 4096;
+constexpr int64_t kDefaultMaxWindowLayers = 28;  // of the qwen classes
 
 struct Family {
   const char* model_type;
@@ -152,9 +155,19 @@ class ConfigReader {
     return absl::OkStatus();
   }
 
+  // What the family's class has where the field is absent; null means one per query head.
+  int32_t DefaultKvHeads() {
+    const ModelFamily family = shape().family;
+    if (!fields_.Has("num_key_value_heads") && family == ModelFamily::kMistral) {
+      return 8;
+    }
+    const bool qwen = family == ModelFamily::kQwen2 || family == ModelFamily::kQwen3;
+    return !fields_.Has("num_key_value_heads") && qwen ? 32 : shape().num_q_heads;
+  }
+
   absl::Status ReadHeads() {
     TANDEM_RETURN_IF_ERROR(Size("num_attention_heads", {}, &shape().num_q_heads));
-    TANDEM_RETURN_IF_ERROR(Size("num_key_value_heads", shape().num_q_heads, &shape().num_kv_heads));
+    TANDEM_RETURN_IF_ERROR(Size("num_key_value_heads", DefaultKvHeads(), &shape().num_kv_heads));
     std::optional<int32_t> head_dim;
     if (shape().family == ModelFamily::kQwen3) {
       head_dim = 128;  // that class's default, whatever hidden_size says
@@ -201,6 +214,9 @@ class ConfigReader {
     }
     const char* type_field = rope.Any("rope_type") != nullptr ? "rope_type" : "type";
     TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> type, rope.String(type_field));
+    if (!type && rope.Any("factor") != nullptr) {
+      return rope.Invalid("rope_type", "is missing beside factor");
+    }
     if (!type || *type == "default") {
       return absl::OkStatus();
     }
@@ -249,35 +265,50 @@ class ConfigReader {
     return absl::OkStatus();
   }
 
-  // Whether some layer looks back no further than sliding_window.
-  absl::StatusOr<bool> UsesWindow() {
+  // Whether some layer of layer_types slides; nullopt without the field.
+  absl::StatusOr<std::optional<bool>> SlidingLayerType() {
     TANDEM_ASSIGN_OR_RETURN(const json* types, fields_.Array("layer_types"));
-    if (types != nullptr) {
-      bool sliding = false;
-      for (const json& type : *types) {
-        if (!type.is_string()) {
-          return fields_.Invalid("layer_types", "holds something else than names");
-        }
-        const std::string& name = type.get_ref<const std::string&>();
-        if (name != "full_attention" && name != "sliding_attention") {
-          return fields_.Unsupported("layer_types", absl::StrCat("holds ", name.substr(0, 40)));
-        }
-        sliding = sliding || name == "sliding_attention";
-      }
-      return sliding;
+    if (types == nullptr) {
+      return std::optional<bool>();
     }
+    bool sliding = false;
+    for (const json& type : *types) {
+      if (!type.is_string()) {
+        return fields_.Invalid("layer_types", "holds something else than names");
+      }
+      const std::string& name = type.get_ref<const std::string&>();
+      if (name != "full_attention" && name != "sliding_attention") {
+        return fields_.Unsupported("layer_types", absl::StrCat("holds ", name.substr(0, 40)));
+      }
+      sliding = sliding || name == "sliding_attention";
+    }
+    return std::optional<bool>(sliding);
+  }
+
+  // Whether some layer looks back no further than sliding_window. Only the qwen classes choose by
+  // layer; the others know no layer_types.
+  absl::StatusOr<bool> UsesWindow() {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<bool> by_layer, SlidingLayerType());
     if (shape().family != ModelFamily::kQwen2 && shape().family != ModelFamily::kQwen3) {
       return true;
+    }
+    if (by_layer) {
+      return *by_layer;
     }
     TANDEM_ASSIGN_OR_RETURN(const std::optional<bool> used, fields_.Bool("use_sliding_window"));
     TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> first,
                             fields_.Int("max_window_layers", 0, kMaxInt));
-    return used.value_or(false) && first.value_or(0) < shape().num_layers;
+    return used.value_or(false) && first.value_or(kDefaultMaxWindowLayers) < shape().num_layers;
   }
 
   absl::Status ReadWindow() {
-    TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> window,
+    TANDEM_ASSIGN_OR_RETURN(std::optional<int64_t> window,
                             fields_.Int("sliding_window", 0, int64_t{1} << 40));
+    const bool has_default =
+        shape().family != ModelFamily::kLlama && shape().family != ModelFamily::kPhi3;
+    if (has_default && !fields_.Has("sliding_window")) {
+      window = kDefaultWindow;
+    }
     TANDEM_ASSIGN_OR_RETURN(const bool used, UsesWindow());
     if (window.value_or(0) == 0 || !used) {
       return absl::OkStatus();

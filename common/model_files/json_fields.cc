@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/json_nesting.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::model_files {
@@ -15,32 +16,10 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
 
-// Bounds the nesting before the parser sees the text: what comes after walks values recursively.
-bool NestsDeeperThan(absl::string_view text, int max_depth) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      i += c == '\\' ? 1 : 0;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > max_depth) {
-        return true;
-      }
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 absl::StatusOr<json> ParseJsonObject(absl::string_view text, const std::string& file) {
-  if (NestsDeeperThan(text, kMaxDepth)) {
+  if (base::NestsDeeperThan({text.data(), text.size()}, kMaxDepth)) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": nests deeper than ", kMaxDepth));
   }
   std::vector<std::set<std::string>> keys;  // seen in the objects that are open

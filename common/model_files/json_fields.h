@@ -32,6 +32,8 @@ class JsonFields {
   absl::StatusOr<const nlohmann::json*> Array(const char* name) const;
   // Any type; null when absent or null.
   const nlohmann::json* Any(const char* name) const;
+  // Whether the field is there, be it null: some classes' defaults hold for absent fields only.
+  bool Has(const char* name) const { return object_.contains(name); }
 
   // InvalidArgument or Unimplemented about a field.
   absl::Status Invalid(const char* name, absl::string_view what) const;

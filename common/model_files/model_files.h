@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model_shape/generation_defaults.h"
 #include "common/model_shape/model_shape.h"
 #include "common/tokenizer/tokenizer_spec.h"
 
@@ -56,16 +57,6 @@ struct WeightView {
 // Writes rows [first, first + count) of `view` to `out` [count, cols] as float32, dequantised and
 // unpermuted.
 void ReadRows(const WeightView& view, int64_t first, int64_t count, float* out);
-
-// From generation_config.json or GGUF metadata.
-struct GenerationDefaults {
-  std::optional<float> temperature;
-  std::optional<int32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  std::vector<int32_t> eos_token_ids;
-};
 
 // An opened model: everything validated, weights mapped and not copied. Immutable, thread-safe.
 class ModelFiles {

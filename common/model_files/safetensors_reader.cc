@@ -107,6 +107,21 @@ class EntryReader {
   std::string field_;
 };
 
+// The format has no place for bytes that belong to no tensor: they hide a cut or a second file.
+absl::Status CheckNothingElse(const TensorTable& tensors, uint64_t data_bytes,
+                              const std::string& file) {
+  uint64_t tensor_bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    tensor_bytes += tensor.bytes;
+  }
+  if (tensor_bytes != data_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": data_offsets of its tensors cover ",
+                                                   tensor_bytes, " of ", data_bytes,
+                                                   " bytes of data"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<TensorTable> ParseSafetensors(std::span<const std::byte> bytes,
@@ -135,6 +150,7 @@ absl::StatusOr<TensorTable> ParseSafetensors(std::span<const std::byte> bytes,
     tensors.emplace(name, std::move(tensor));
   }
   TANDEM_RETURN_IF_ERROR(CheckNoOverlap(tensors, file));
+  TANDEM_RETURN_IF_ERROR(CheckNothingElse(tensors, data.size(), file));
   return tensors;
 }
 

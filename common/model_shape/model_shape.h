@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -33,6 +35,8 @@ constexpr int DTypeBytes(DType dtype) {
 
 // "float32", "bfloat16", ... as on the command line.
 const char* DTypeName(DType dtype);
+// The type with that name, or nothing.
+std::optional<DType> DTypeOfName(std::string_view name);
 
 enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3, kPhi3 };
 

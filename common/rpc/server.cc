@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "absl/strings/match.h"
+#include "common/base/socket_path.h"
 #include "common/base/status_macros.h"
 #include "common/base/strings.h"
 
@@ -47,6 +48,7 @@ class GrpcServer : public Server {
     if (server_ == nullptr || port_ <= 0) {
       return absl::UnavailableError(base::StrCat("cannot listen on ", options.address));
     }
+    names_ = options.names;
     SetServing(options.serving);
     address_ = options.address;
     if (absl::StartsWith(address_, "unix:")) {
@@ -62,8 +64,10 @@ class GrpcServer : public Server {
 
   void SetServing(bool serving) override {
     if (auto* health = server_->GetHealthCheckService()) {
-      health->SetServingStatus(serving);
       health->SetServingStatus("", serving);
+      for (const std::string& name : names_) {
+        health->SetServingStatus(name, serving);
+      }
     }
   }
 
@@ -79,6 +83,7 @@ class GrpcServer : public Server {
 
  private:
   std::unique_ptr<grpc::Server> server_;
+  std::vector<std::string> names_;
   std::string address_;
   int port_ = 0;
   std::mutex shutdown_mutex_;
@@ -97,6 +102,10 @@ absl::Status CheckAddress(std::string_view address) {
       return absl::InvalidArgumentError(base::StrCat("the socket path has ", length,
                                                      " bytes; allowed: up to ", kMaxSocketPathBytes,
                                                      " (the kernel's limit)"));
+    }
+    if (!base::IsPlainSocketPath(address.substr(kUnixPrefix.size()))) {
+      return absl::InvalidArgumentError(
+          "allowed: a socket path without , % ? # (gRPC reads addresses as URIs)");
     }
     return absl::OkStatus();
   }

@@ -26,6 +26,7 @@ class Server {
   struct Options {
     std::string address;                   // host:port (port 0: a free one) or unix:PATH
     std::vector<grpc::Service*> services;  // outlive the server
+    std::vector<std::string> names;        // of services that a health check may name, beside ""
     int max_receive_message_bytes = 16 << 20;
     bool serving = true;  // what health says at first
   };
@@ -37,7 +38,7 @@ class Server {
   virtual int port() const = 0;
   // What a client may dial: the address with the port that was bound.
   virtual const std::string& address() const = 0;
-  // Of service "" and of every other that a health check names.
+  // Of service "" and of those named.
   virtual void SetServing(bool serving) = 0;
   // Takes no new calls; running ones may end until `timeout_us` is over, then they are cancelled.
   virtual void Shutdown(int64_t timeout_us) = 0;

@@ -50,6 +50,31 @@ absl::StatusOr<sockaddr_un> Address(const std::string& path) {
   return address;
 }
 
+// Nothing may wait in the kernel: a listener that is stopped lets its queue fill up, and a
+// connection may be gone between poll and accept.
+int NewSocket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+// Takes every descriptor out of a received message's control part; what came beside the first is
+// closed, and then none is given.
+OwnedFd TakeDescriptor(msghdr* header) {
+  OwnedFd only;
+  int count = 0;
+  for (cmsghdr* control = CMSG_FIRSTHDR(header); control != nullptr;
+       control = CMSG_NXTHDR(header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const size_t bytes = control->cmsg_len - CMSG_LEN(0);
+    for (size_t offset = 0; offset + sizeof(int) <= bytes; offset += sizeof(int)) {
+      int raw = -1;
+      std::memcpy(&raw, CMSG_DATA(control) + offset, sizeof(raw));
+      only = OwnedFd(raw);
+      ++count;
+    }
+  }
+  return count == 1 ? std::move(only) : OwnedFd();
+}
+
 // A message of one nonce with room for one descriptor.
 struct Message {
   explicit Message(uint64_t* nonce) {
@@ -86,11 +111,12 @@ absl::StatusOr<OwnedFd> ListenUnix(const std::string& path) {
   if (!address.ok()) {
     return address.status();
   }
-  if (ConnectUnix(path).ok()) {
+  if (const absl::Status living = ConnectUnix(path).status();
+      living.ok() || absl::IsResourceExhausted(living)) {
     return absl::AlreadyExistsError(absl::StrCat("another process listens on ", path));
   }
   unlink(path.c_str());
-  OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  OwnedFd fd(NewSocket());
   if (!fd.valid()) {
     return Errno("unix socket");
   }
@@ -106,7 +132,7 @@ absl::StatusOr<OwnedFd> AcceptUnix(int listen_fd, int64_t timeout_us) {
   if (!ready.ok()) {
     return ready;
   }
-  OwnedFd fd(accept4(listen_fd, nullptr, nullptr, SOCK_CLOEXEC));
+  OwnedFd fd(accept4(listen_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) {
     return Errno("accept on the descriptor socket");
   }
@@ -118,11 +144,15 @@ absl::StatusOr<OwnedFd> ConnectUnix(const std::string& path) {
   if (!address.ok()) {
     return address.status();
   }
-  OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  OwnedFd fd(NewSocket());
   if (!fd.valid()) {
     return Errno("unix socket");
   }
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
+    if (errno == EAGAIN) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("whoever listens on ", path, " accepts nobody"));
+    }
     return absl::UnavailableError(
         absl::StrCat("nobody listens on ", path, ": ", std::strerror(errno)));
   }
@@ -186,16 +216,7 @@ absl::StatusOr<ReceivedDescriptor> ReceiveDescriptor(int socket_fd, int64_t time
   if (bytes < 0) {
     return Errno("receiving a descriptor");
   }
-  OwnedFd fd;
-  for (cmsghdr* control = CMSG_FIRSTHDR(&message.header); control != nullptr;
-       control = CMSG_NXTHDR(&message.header, control)) {
-    if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_RIGHTS &&
-        control->cmsg_len == CMSG_LEN(sizeof(int))) {
-      int raw = -1;
-      std::memcpy(&raw, CMSG_DATA(control), sizeof(raw));
-      fd = OwnedFd(raw);
-    }
-  }
+  OwnedFd fd = TakeDescriptor(&message.header);
   if (bytes == 0) {
     return absl::UnavailableError("the peer closed the descriptor socket");
   }

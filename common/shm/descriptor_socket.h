@@ -30,7 +30,8 @@ class OwnedFd {
 absl::StatusOr<OwnedFd> ListenUnix(const std::string& path);
 // The next connection; DeadlineExceeded when none came.
 absl::StatusOr<OwnedFd> AcceptUnix(int listen_fd, int64_t timeout_us);
-// Unavailable: nobody listens.
+// Unavailable: nobody listens. ResourceExhausted: so many wait to be accepted that the listener
+// seems to hang.
 absl::StatusOr<OwnedFd> ConnectUnix(const std::string& path);
 // The process that listens (of a connecting socket) or connected (of an accepted one), as the
 // kernel knows it.

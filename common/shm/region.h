@@ -13,7 +13,8 @@ namespace tandem::shm {
 class Region {
  public:
   // A new sealed memfd (no shrink, no grow) named `name`, mapped at a 2 MiB boundary; pages are not
-  // touched.
+  // touched. On huge pages where the administrator reserved enough free ones (vm.nr_hugepages) and
+  // `bytes` is a whole number of them.
   static absl::StatusOr<Region> Create(const std::string& name, uint64_t bytes);
   // Maps a received descriptor (takes it over) after checking seals and size.
   static absl::StatusOr<Region> Map(int fd, uint64_t expected_bytes);
@@ -25,11 +26,17 @@ class Region {
   std::byte* data() const { return data_; }
   uint64_t size() const { return bytes_; }
   int fd() const { return fd_; }
+  // On reserved huge pages (hugetlb): every page is one from the start.
+  bool reserved_huge_pages() const { return reserved_huge_pages_; }
 
  private:
+  static absl::StatusOr<Region> CreateOn(const std::string& name, uint64_t bytes, unsigned flags);
+  absl::Status MapWhole(uint64_t bytes);
+
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
   int fd_ = -1;
+  bool reserved_huge_pages_ = false;
 };
 
 // A file mapped read-only. Movable.
@@ -47,6 +54,24 @@ class MappedFile {
 
  private:
   const std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+// Private address space without memory behind it: a page costs memory from its first touch on. Not
+// counted against the machine's memory. Movable.
+class AddressSpace {
+ public:
+  static absl::StatusOr<AddressSpace> Reserve(uint64_t bytes);
+  AddressSpace() = default;
+  AddressSpace(AddressSpace&& other) noexcept;
+  AddressSpace& operator=(AddressSpace&& other) noexcept;
+  ~AddressSpace();
+
+  std::byte* data() const { return data_; }
+  uint64_t size() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
 };
 

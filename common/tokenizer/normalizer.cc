@@ -56,6 +56,34 @@ std::string StripAccents(std::string_view text) {
   return out;
 }
 
+// As tokenizers does it, which is not quite as sentencepiece does: a short grapheme that begins
+// with a mapped text becomes that text's replacement as a whole; others are mapped by character.
+absl::StatusOr<std::string> ApplyCharsMap(const Regex& grapheme, const CharsMap& map,
+                                          std::string_view text) {
+  constexpr size_t kShort = 6;
+  std::string out;
+  Regex::Matches matches(grapheme, text);
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<TextRange> range, matches.Next());
+    if (!range) break;
+    std::string_view part = text.substr(range->begin, range->end - range->begin);
+    if (part.size() < kShort) {
+      if (const CharsMap::Match match = map.Shortest(part); match.bytes > 0) {
+        out += match.replacement;
+        continue;
+      }
+    }
+    while (!part.empty()) {
+      const std::string_view character =
+          part.substr(0, static_cast<size_t>(DecodeUtf8(part, 0).bytes));
+      const CharsMap::Match match = map.Shortest(character);
+      out += match.bytes > 0 ? match.replacement : character;
+      part.remove_prefix(character.size());
+    }
+  }
+  return out;
+}
+
 absl::StatusOr<std::string> ApplyStep(const NormalizerStep& step, std::string text) {
   switch (step.kind) {
     case NormalizerStep::Kind::kForm:
@@ -72,6 +100,8 @@ absl::StatusOr<std::string> ApplyStep(const NormalizerStep& step, std::string te
       return Lowercase(text);
     case NormalizerStep::Kind::kStripAccents:
       return StripAccents(text);
+    case NormalizerStep::Kind::kPrecompiled:
+      return ApplyCharsMap(*step.regex, *step.charsmap, text);
   }
   return text;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/tokenizer/charsmap.h"
 #include "common/tokenizer/regex.h"
 #include "common/tokenizer/unicode.h"
 
@@ -13,13 +14,23 @@ namespace tandem::tokenizer {
 
 // One change to a text before it is cut.
 struct NormalizerStep {
-  enum class Kind { kForm, kReplace, kReplaceRegex, kPrepend, kStrip, kLowercase, kStripAccents };
+  enum class Kind {
+    kForm,
+    kReplace,
+    kReplaceRegex,
+    kPrepend,
+    kStrip,
+    kLowercase,
+    kStripAccents,
+    kPrecompiled
+  };
   Kind kind = Kind::kForm;
-  NormalForm form = NormalForm::kNfc;  // kForm
-  std::string pattern;                 // kReplace
-  std::string content;                 // kReplace, kReplaceRegex, kPrepend
-  std::shared_ptr<const Regex> regex;  // kReplaceRegex
-  bool left = false;                   // kStrip
+  NormalForm form = NormalForm::kNfc;        // kForm
+  std::string pattern;                       // kReplace
+  std::string content;                       // kReplace, kReplaceRegex, kPrepend
+  std::shared_ptr<const Regex> regex;        // kReplaceRegex; kPrecompiled: one grapheme
+  std::shared_ptr<const CharsMap> charsmap;  // kPrecompiled
+  bool left = false;                         // kStrip
   bool right = false;
 };
 

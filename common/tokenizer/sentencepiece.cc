@@ -12,6 +12,8 @@
 #include "common/tokenizer/normalizer.h"
 #include "common/tokenizer/pipeline_tokenizer.h"
 #include "common/tokenizer/sentencepiece_model.h"
+#include "common/tokenizer/sentencepiece_proto.h"
+#include "common/tokenizer/sentencepiece_unigram.h"
 #include "common/tokenizer/unicode.h"
 
 namespace tandem::tokenizer {
@@ -20,8 +22,9 @@ namespace {
 // Control pieces are found here, what lies between them is encoded by the library.
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::unique_ptr<SentencePieceModel> model, const TokenizerSpec& spec)
-      : model_(std::move(model)) {
+  SentencePieceTokenizer(std::unique_ptr<SentencePieceModel> model,
+                         std::unique_ptr<SentencePieceUnigram> unigram, const TokenizerSpec& spec)
+      : model_(std::move(model)), unigram_(std::move(unigram)) {
     for (int id = 0; id < model_->size(); ++id) {
       AddPiece(id);
     }
@@ -55,9 +58,14 @@ class SentencePieceTokenizer : public Tokenizer {
         ids.push_back(piece.id);
         continue;
       }
+      const std::string_view section = text.substr(piece.begin, piece.end - piece.begin);
+      if (unigram_ != nullptr) {
+        unigram_->Encode(section, &ids);
+        continue;
+      }
       std::vector<int> part;
       std::string error;
-      if (!model_->Encode(text.substr(piece.begin, piece.end - piece.begin), &part, &error)) {
+      if (!model_->Encode(section, &part, &error)) {
         return absl::InternalError(absl::StrCat("sentencepiece: ", error));
       }
       ids.insert(ids.end(), part.begin(), part.end());
@@ -87,10 +95,34 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::unique_ptr<SentencePieceModel> model_;
+  std::unique_ptr<SentencePieceUnigram> unigram_;  // encodes in the library's place, if there
   AddedTokenMatcher control_;
   bool add_bos_ = true;
   bool add_eos_ = false;
 };
+
+// A byte pair model without normalization (those of language models) is what a GGUF file holds of
+// it, and is encoded by our own code, which is about ten times faster than the library.
+std::optional<TokenizerSpec> AsGguf(const SentencePieceProto& proto, const TokenizerSpec& spec,
+                                    const SentencePieceModel& model) {
+  if (!proto.is_bpe || proto.space_is_suffix || !proto.charsmap.empty() ||
+      proto.remove_extra_spaces || !proto.escape_spaces || !proto.byte_fallback) {
+    return std::nullopt;
+  }
+  TokenizerSpec gguf = spec;
+  gguf.kind = TokenizerSpec::Kind::kGgufSpm;
+  gguf.file.clear();
+  for (const SentencePieceProto::Piece& piece : proto.pieces) {
+    gguf.gguf_tokens.push_back(piece.text);
+    gguf.gguf_scores.push_back(piece.score);
+    gguf.gguf_types.push_back(static_cast<int32_t>(piece.type));  // the same numbers
+  }
+  gguf.gguf_add_space_prefix = proto.add_dummy_prefix;
+  gguf.bos_id = model.bos_id() >= 0 ? std::optional<int32_t>(model.bos_id()) : std::nullopt;
+  gguf.eos_id = model.eos_id() >= 0 ? std::optional<int32_t>(model.eos_id()) : std::nullopt;
+  gguf.unknown_id.reset();
+  return gguf;
+}
 
 }  // namespace
 
@@ -100,7 +132,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BuildSentencePiece(const TokenizerSpe
   if (model == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("sentencepiece model: ", error));
   }
-  return std::make_unique<SentencePieceTokenizer>(std::move(model), spec);
+  TANDEM_ASSIGN_OR_RETURN(const SentencePieceProto proto, ReadSentencePieceProto(spec.file));
+  if (const std::optional<TokenizerSpec> gguf = AsGguf(proto, spec, *model)) {
+    return BuildGgufSpm(*gguf);
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SentencePieceUnigram> unigram,
+                          SentencePieceUnigram::Create(proto));
+  return std::make_unique<SentencePieceTokenizer>(std::move(model), std::move(unigram), spec);
 }
 
 }  // namespace tandem::tokenizer

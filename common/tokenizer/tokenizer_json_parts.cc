@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/byte_level.h"
@@ -73,6 +74,20 @@ absl::Status ReadSplit(const Json& value, std::vector<PreTokenizerStep>* steps) 
   return absl::OkStatus();
 }
 
+absl::Status AddCharsMap(const Json& value, std::vector<NormalizerStep>* steps) {
+  std::string blob;
+  if (!value.is_null() && !absl::Base64Unescape(value.get<std::string>(), &blob)) {
+    return absl::InvalidArgumentError("tokenizer.json: precompiled_charsmap is not base64");
+  }
+  TANDEM_ASSIGN_OR_RETURN(CharsMap map, CharsMap::Parse(blob));
+  NormalizerStep step;
+  step.kind = NormalizerStep::Kind::kPrecompiled;
+  step.charsmap = std::make_shared<const CharsMap>(std::move(map));
+  TANDEM_ASSIGN_OR_RETURN(step.regex, Regex::Compile("\\X"));
+  steps->push_back(std::move(step));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<FilePattern> ReadPattern(const Json& value) {
@@ -127,6 +142,8 @@ absl::Status ReadNormalizer(const Json& value, std::vector<NormalizerStep>* step
     step.kind = NormalizerStep::Kind::kLowercase;
   } else if (type == "StripAccents") {
     step.kind = NormalizerStep::Kind::kStripAccents;
+  } else if (type == "Precompiled") {
+    return AddCharsMap(value.value("precompiled_charsmap", Json()), steps);
   } else {
     return Missing("normalizer", type);
   }

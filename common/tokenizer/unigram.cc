@@ -8,16 +8,19 @@ namespace tandem::tokenizer {
 namespace {
 
 constexpr double kUnknownPenalty = 10.0;  // below the worst piece, as sentencepiece has it
+// Below this sentencepiece starts from zero, so that long texts keep the precision of short ones.
+constexpr double kLowestSum = -100'000.0;
 
 }  // namespace
 
 UnigramModel::UnigramModel(const std::vector<Piece>& pieces, int32_t unknown_id,
-                           std::vector<int32_t> byte_ids)
-    : nodes_(1), unknown_id_(unknown_id), byte_ids_(std::move(byte_ids)) {
+                           std::vector<int32_t> byte_ids, Precision precision)
+    : nodes_(1), precision_(precision), unknown_id_(unknown_id), byte_ids_(std::move(byte_ids)) {
   double min_score = pieces.empty() ? 0 : pieces.front().score;
   for (size_t i = 0; i < pieces.size(); ++i) {
     Insert(pieces[i].text, static_cast<int32_t>(i));
     scores_.push_back(pieces[i].score);
+    longest_ = std::max(longest_, pieces[i].text.size());
     min_score = std::min(min_score, pieces[i].score);
   }
   unknown_score_ = min_score - kUnknownPenalty;
@@ -49,8 +52,11 @@ void UnigramModel::Extend(std::string_view word, size_t begin, std::vector<Best>
   const double base = (*best)[begin].score;
   const auto reach = [&](size_t end, double score, int32_t id) {
     Best& target = (*best)[end];
-    if (target.id < 0 || base + score > target.score) {
-      target = {base + score, begin, id};
+    const double sum = precision_ == Precision::kDouble
+                           ? base + score
+                           : static_cast<double>(static_cast<float>(base + score));
+    if (target.id < 0 || sum > target.score) {
+      target = {sum, begin, id};
     }
   };
   const size_t character = static_cast<size_t>(DecodeUtf8(word, begin).bytes);
@@ -72,9 +78,21 @@ void UnigramModel::Extend(std::string_view word, size_t begin, std::vector<Best>
   }
 }
 
+void UnigramModel::Restart(size_t begin, std::vector<Best>* best) const {
+  const double offset = (*best)[begin].score;
+  const size_t end = std::min(best->size(), begin + longest_ + 1);
+  for (size_t at = begin; at < end; ++at) {
+    Best& reached = (*best)[at];
+    reached.score = static_cast<double>(static_cast<float>(reached.score - offset));
+  }
+}
+
 void UnigramModel::Encode(std::string_view word, std::vector<int32_t>* ids) const {
   std::vector<Best> best(word.size() + 1);
   for (size_t at = 0; at < word.size(); at += static_cast<size_t>(DecodeUtf8(word, at).bytes)) {
+    if (precision_ == Precision::kSingle && best[at].score < kLowestSum) {
+      Restart(at, &best);
+    }
     Extend(word, at, &best);
   }
   std::vector<int32_t> reversed;

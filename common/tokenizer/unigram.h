@@ -18,8 +18,13 @@ class UnigramModel : public WordModel {
     std::string text;
     double score = 0;
   };
-  // `pieces` by id. `byte_ids`: byte-fallback tokens, 256 or none.
-  UnigramModel(const std::vector<Piece>& pieces, int32_t unknown_id, std::vector<int32_t> byte_ids);
+  // How sums of scores are rounded, which decides between cuts of equal score: tokenizers adds in
+  // float64, sentencepiece in float32, from zero again once the sum is below -100,000.
+  enum class Precision { kDouble, kSingle };
+  // `pieces` by id; one with an empty text is never used. `byte_ids`: byte-fallback tokens, 256 or
+  // none.
+  UnigramModel(const std::vector<Piece>& pieces, int32_t unknown_id, std::vector<int32_t> byte_ids,
+               Precision precision = Precision::kDouble);
 
   void Encode(std::string_view word, std::vector<int32_t>* ids) const override;
 
@@ -36,9 +41,13 @@ class UnigramModel : public WordModel {
 
   void Insert(const std::string& text, int32_t id);
   void Extend(std::string_view word, size_t begin, std::vector<Best>* best) const;
+  // Makes the sum at `begin` zero; what lies further on keeps its distance.
+  void Restart(size_t begin, std::vector<Best>* best) const;
 
   std::vector<Node> nodes_;
   std::vector<double> scores_;
+  size_t longest_ = 4;  // bytes of a piece or of an unknown character
+  Precision precision_;
   int32_t unknown_id_;
   double unknown_score_ = 0;
   std::vector<int32_t> byte_ids_;

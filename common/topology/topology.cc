@@ -98,6 +98,15 @@ class HwlocTopology : public Topology {
     return absl::OkStatus();
   }
 
+  std::optional<bool> PageIsOnNode(const void* data, int numa_node) const override {
+    Bitmap nodes(hwloc_bitmap_alloc());
+    if (hwloc_get_area_memlocation(topology_, data, 1, nodes.get(), HWLOC_MEMBIND_BYNODESET) != 0 ||
+        hwloc_bitmap_iszero(nodes.get()) != 0) {
+      return std::nullopt;
+    }
+    return hwloc_bitmap_isset(nodes.get(), static_cast<unsigned>(numa_node)) != 0;
+  }
+
  private:
   hwloc_topology_t topology_;
   Snapshot snapshot_;

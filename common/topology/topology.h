@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ class Topology {
   // Binds the pages of [data, data + bytes) to a node's memory, also those not touched yet. Fails
   // where a container profile forbids it; that costs speed, not correctness.
   virtual absl::Status BindMemory(void* data, size_t bytes, int numa_node) const = 0;
+  // Whether the page at `data` lies in the memory of `numa_node`; nothing where the page does not
+  // exist or the kernel does not tell (containers, made-up topologies).
+  virtual std::optional<bool> PageIsOnNode(const void* data, int numa_node) const = 0;
 };
 
 // Pins the calling thread to one CPU, or lets it run on any of several.

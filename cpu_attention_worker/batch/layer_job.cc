@@ -1,40 +1,15 @@
 #include "cpu_attention_worker/batch/layer_job.h"
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
 
-#include "common/base/bfloat16.h"
-
 namespace tandem::cpu_attention_worker {
-namespace {
-
-// IEEE half precision, round to nearest even; what is too large becomes infinity.
-uint16_t FloatToHalf(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) {
-    return sign | 0x7e00u;
-  }
-  if (magnitude >= 0x47800000u) {
-    return sign | 0x7c00u;
-  }
-  if (magnitude < 0x38800000u) {
-    // Below the normal range: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits.
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
-}
-
-}  // namespace
-
 LayerJob::LayerJob(const exchange::Geometry& geometry, attention::AttendSegmentFn attend,
                    int num_threads)
     : geometry_(geometry),
       pool_geometry_(exchange::PoolGeometryOf(geometry)),
       attend_(attend),
+      store_row_(attention::GetStoreRow(attention::SupportedIsas().front())),
       num_threads_(num_threads),
       compute_dtype_(static_cast<DType>(geometry.compute_dtype)),
       q_row_(size_t{geometry.num_q_heads} * geometry.head_dim),
@@ -43,7 +18,6 @@ LayerJob::LayerJob(const exchange::Geometry& geometry, attention::AttendSegmentF
       scratch_(static_cast<size_t>(num_threads)),
       next_task_(std::make_unique<Counter[]>(static_cast<size_t>(num_threads))) {
   for (Scratch& scratch : scratch_) {
-    scratch.q.resize(q_row_);
     scratch.out.resize(q_row_);
     scratch.log_sum_exp.resize(geometry.num_q_heads);
   }
@@ -58,8 +32,7 @@ void LayerJob::Prepare(const exchange::StepSlot& step, const SlotBuffers& buffer
     context_tokens_.push_back(row.context_tokens);
     tokens += row.context_tokens;
   }
-  layer_read_bytes_ =
-      tokens * 2 * kv_row_ * static_cast<uint64_t>(DTypeBytes(pool_geometry_.dtype));
+  layer_read_bytes_ = tokens * pool_geometry_.token_bytes();
   split_ = SplitBatch(context_tokens_,
                       {pool_geometry_.num_kv_heads, pool_geometry_.block_tokens, num_threads_});
   const auto partials = static_cast<size_t>(split_.num_partials);
@@ -110,6 +83,42 @@ void LayerJob::Work(int member, const std::function<bool()>& leave) {
   }
 }
 
+void LayerJob::ListReads(int32_t layer, int first_member, int end_member,
+                         PrefetchList* list) const {
+  const int32_t end = split_.thread_begin[static_cast<size_t>(end_member)];
+  for (int32_t i = split_.thread_begin[static_cast<size_t>(first_member)]; i < end; ++i) {
+    if (!ListTask(split_.tasks[static_cast<size_t>(i)], layer, list)) {
+      return;
+    }
+  }
+}
+
+bool LayerJob::ListTask(const Task& task, int32_t layer, PrefetchList* list) const {
+  const kv::PoolGeometry& pool = pool_geometry_;
+  const int32_t* table = step_->Table(step_->rows[static_cast<size_t>(task.row)]);
+  const auto heads = static_cast<size_t>(task.kv_head_end - task.kv_head_begin);
+  for (int64_t done = 0; done < task.num_tokens; done += pool.block_tokens) {
+    const int32_t block = table[(task.first_token + done) / pool.block_tokens];
+    const std::byte* head = buffers_.pool + pool.HeadOffset(block, layer, task.kv_head_begin);
+    const int64_t tokens = std::min<int64_t>(task.num_tokens - done, pool.block_tokens);
+    if (tokens == pool.block_tokens) {
+      if (!list->Add(head, heads * pool.head_bytes())) {
+        return false;
+      }
+      continue;
+    }
+    // Of a block that is not full the tokens' share of each tile.
+    const size_t share =
+        pool.scales_offset() * static_cast<size_t>(tokens) / static_cast<size_t>(pool.block_tokens);
+    for (size_t i = 0; i < heads; ++i, head += pool.head_bytes()) {
+      if (!list->Add(head, share) || !list->Add(head + pool.k_tile_bytes(), share)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 void LayerJob::StoreNewToken(const Task& task) const {
   const exchange::RowDescriptor& row = step_->rows[static_cast<size_t>(task.row)];
   const auto last = static_cast<int32_t>(row.context_tokens - 1);
@@ -124,20 +133,6 @@ void LayerJob::StoreNewToken(const Task& task) const {
                  last % pool_geometry_.block_tokens,
                  {buffers_.k + row_offset * element_bytes_,
                   buffers_.v + row_offset * element_bytes_, compute_dtype_});
-}
-
-const void* LayerJob::Query(int32_t row, Scratch* scratch, DType* dtype) const {
-  const std::byte* q = buffers_.q + static_cast<size_t>(row) * q_row_ * element_bytes_;
-  *dtype = compute_dtype_;
-  if (compute_dtype_ != DType::kFloat16) {
-    return q;
-  }
-  *dtype = DType::kFloat32;
-  const auto* half = reinterpret_cast<const uint16_t*>(q);
-  for (size_t i = 0; i < q_row_; ++i) {
-    scratch->q[i] = base::HalfToFloat(half[i]);
-  }
-  return scratch->q.data();
 }
 
 void LayerJob::RunTask(const Task& task, Scratch* scratch) {
@@ -158,7 +153,8 @@ void LayerJob::RunTask(const Task& task, Scratch* scratch) {
   args.kv_head_begin = task.kv_head_begin;
   args.kv_head_end = task.kv_head_end;
   args.group_size = group;
-  args.q = Query(task.row, scratch, &args.q_dtype);
+  args.q = buffers_.q + static_cast<size_t>(task.row) * q_row_ * element_bytes_;
+  args.q_dtype = compute_dtype_;
   args.scale = step_->scale;
   args.out = merge ? &partial_out_[partial * q_row_] : scratch->out.data();
   args.log_sum_exp =
@@ -180,8 +176,10 @@ void LayerJob::FinishRow(int32_t row, Scratch* scratch) {
   const RowSplit& row_split = split_.rows[static_cast<size_t>(row)];
   const auto count = static_cast<size_t>(row_split.num_segments);
   const auto first = static_cast<size_t>(row_split.first_partial);
-  std::vector<const float*> parts(count);
-  std::vector<float> weights(count);
+  std::vector<const float*>& parts = scratch->parts;
+  std::vector<float>& weights = scratch->weights;
+  parts.resize(count);
+  weights.resize(count);
   for (size_t head = 0; head < geometry_.num_q_heads; ++head) {
     for (size_t i = 0; i < count; ++i) {
       parts[i] = &partial_out_[(first + i) * q_row_ + head * geometry_.head_dim];
@@ -198,20 +196,7 @@ void LayerJob::WriteOutput(int32_t row, const float* out, int32_t q_begin, int32
   const size_t begin = static_cast<size_t>(q_begin) * geometry_.head_dim;
   const size_t end = static_cast<size_t>(q_end) * geometry_.head_dim;
   std::byte* target = buffers_.o + static_cast<size_t>(row) * q_row_ * element_bytes_;
-  if (compute_dtype_ == DType::kFloat32) {
-    std::memcpy(target + begin * sizeof(float), out + begin, (end - begin) * sizeof(float));
-    return;
-  }
-  auto* words = reinterpret_cast<uint16_t*>(target);
-  if (compute_dtype_ == DType::kBFloat16) {
-    for (size_t i = begin; i < end; ++i) {
-      words[i] = base::FloatToBFloat16(out[i]);
-    }
-    return;
-  }
-  for (size_t i = begin; i < end; ++i) {
-    words[i] = FloatToHalf(out[i]);
-  }
+  store_row_(out + begin, end - begin, compute_dtype_, target + begin * element_bytes_);
 }
 
 }  // namespace tandem::cpu_attention_worker

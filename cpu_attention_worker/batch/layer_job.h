@@ -8,6 +8,7 @@
 
 #include "common/attention_kernels/paged_decode.h"
 #include "common/exchange/worker_side.h"
+#include "cpu_attention_worker/batch/prefetch_list.h"
 #include "cpu_attention_worker/batch/split.h"
 
 namespace tandem::cpu_attention_worker {
@@ -35,30 +36,36 @@ class LayerJob {
   // abandons the layer.
   void Work(int member, const std::function<bool()>& leave);
 
-  // K and V bytes that one layer reads.
+  // Puts what members [first_member, end_member) will read of the prepared step's `layer` at the
+  // end of `list`, in the order of their tasks, as far as its budget goes.
+  void ListReads(int32_t layer, int first_member, int end_member, PrefetchList* list) const;
+
+  // K and V bytes that one layer reads, scales included.
   uint64_t layer_read_bytes() const { return layer_read_bytes_; }
 
  private:
-  // Per member: results of rows that need no merge, and a query row in float32.
+  // Per member: results of rows that need no merge.
   struct Scratch {
-    std::vector<float> q;
     std::vector<float> out;
     std::vector<float> log_sum_exp;
+    std::vector<const float*> parts;  // of a row that is merged; kept for their memory
+    std::vector<float> weights;
   };
   struct alignas(64) Counter {
     std::atomic<int32_t> value{0};
   };
 
   int32_t NextTask(int member);
+  bool ListTask(const Task& task, int32_t layer, PrefetchList* list) const;
   void RunTask(const Task& task, Scratch* scratch);
   void StoreNewToken(const Task& task) const;
   void FinishRow(int32_t row, Scratch* scratch);
   void WriteOutput(int32_t row, const float* out, int32_t q_begin, int32_t q_end) const;
-  const void* Query(int32_t row, Scratch* scratch, DType* dtype) const;
 
   const exchange::Geometry geometry_;
   const kv::PoolGeometry pool_geometry_;
   const attention::AttendSegmentFn attend_;
+  const attention::StoreRowFn store_row_;
   const int num_threads_;
   const DType compute_dtype_;
   const size_t q_row_;   // elements

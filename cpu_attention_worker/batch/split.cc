@@ -5,63 +5,119 @@
 namespace tandem::cpu_attention_worker {
 namespace {
 
-// Segments in this range lose little to merging and keep the accumulators in cache (docs of the
-// layout study: block outer, head inner, 512 to 2,048 tokens).
+// Longer segments would leave too little to help with; shorter ones lose to merging, and all heads
+// of a segment are read in the longest runs of memory (docs/kv_layout.md).
 constexpr int64_t kMinSegmentTokens = 512;
 constexpr int64_t kMaxSegmentTokens = 2048;
 // More tasks than threads, so that a thread that loses its core for a while is helped.
 constexpr int64_t kTasksPerThread = 4;
+// Of a small batch, where every further segment is one more to merge.
+constexpr int64_t kSmallTasksPerThread = 2;
+constexpr int64_t kMinSmallSegmentTokens = 64;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t RoundUp(int64_t value, int64_t step) { return CeilDivide(value, step) * step; }
 
-// The most tokens of a segment, and how many (token, all heads) units a task of a small batch
-// holds.
-struct Grain {
-  int64_t segment_tokens = kMaxSegmentTokens;
-  int64_t small_task_tokens = 0;  // 0: the batch is large, heads stay together
+// Appends the row's tasks segment by segment and keeps its counts.
+class RowBuilder {
+ public:
+  RowBuilder(int32_t row, Split* split) : row_(row), split_(split) {}
+
+  void Add(int64_t first_token, int64_t num_tokens, int32_t head_begin, int32_t head_end) {
+    split_->tasks.push_back(
+        {row_, first_token, num_tokens, head_begin, head_end, row_split_.num_segments});
+    ++row_split_.num_tasks;
+  }
+  void EndSegment() { ++row_split_.num_segments; }
+  void EndRow() {
+    row_split_.first_partial = split_->num_partials;
+    if (row_split_.num_segments > 1) {
+      split_->num_partials += row_split_.num_segments;
+    }
+    split_->rows.push_back(row_split_);
+  }
+
+ private:
+  const int32_t row_;
+  Split* const split_;
+  RowSplit row_split_;
 };
 
-Grain ChooseGrain(int64_t total_tokens, const SplitShape& shape) {
-  Grain grain;
-  if (total_tokens <= kMinSegmentTokens * shape.num_threads) {
-    grain.small_task_tokens = CeilDivide(total_tokens, shape.num_threads);
-    return grain;
+// Along the tokens, all heads together: cut where a thread's share ends, at the next border of
+// blocks, and between these into even segments.
+void SplitLongRows(std::span<const int64_t> rows, int64_t total, const SplitShape& shape,
+                   Split* split) {
+  const int64_t threads = shape.num_threads;
+  const int64_t segment_tokens = std::clamp(CeilDivide(total, threads * kTasksPerThread),
+                                            kMinSegmentTokens, kMaxSegmentTokens);
+  const int64_t step = std::max<int64_t>(shape.block_tokens, kSegmentGrain);
+  int64_t before = 0;  // tokens of earlier rows
+  int64_t share = 1;   // ends at share * total / threads
+  for (size_t i = 0; i < rows.size(); ++i) {
+    RowBuilder row(static_cast<int32_t>(i), split);
+    int64_t begin = 0;
+    while (begin < rows[i]) {
+      int64_t end = rows[i];
+      while (share < threads) {
+        const int64_t border = share * total / threads - before;
+        const int64_t cut = (border + step / 2) / step * step;
+        if (border > rows[i]) {
+          break;
+        }
+        ++share;
+        if (cut > begin && cut < rows[i]) {
+          end = cut;
+          break;
+        }
+      }
+      const int64_t length =
+          RoundUp(CeilDivide(end - begin, CeilDivide(end - begin, segment_tokens)), step);
+      for (; begin < end; begin += length) {
+        row.Add(begin, std::min(length, end - begin), 0, shape.num_kv_heads);
+        row.EndSegment();
+      }
+      begin = end;
+    }
+    row.EndRow();
+    before += rows[i];
   }
-  const int64_t even = CeilDivide(total_tokens, shape.num_threads * kTasksPerThread);
-  grain.segment_tokens = std::clamp(even, kMinSegmentTokens, kMaxSegmentTokens);
-  return grain;
 }
 
-void SplitRow(int32_t row, int64_t tokens, const Grain& grain, const SplitShape& shape,
-              Split* split) {
-  int64_t head_ranges = 1;
-  int64_t segment = CeilDivide(tokens, CeilDivide(tokens, grain.segment_tokens));
-  if (grain.small_task_tokens > 0) {
-    const int64_t pieces = CeilDivide(tokens, grain.small_task_tokens);
-    head_ranges = std::min<int64_t>(pieces, shape.num_kv_heads);
-    segment = CeilDivide(tokens, CeilDivide(pieces, head_ranges));
-  }
-  segment = CeilDivide(segment, shape.block_tokens) * shape.block_tokens;
-
-  RowSplit row_split;
-  row_split.num_segments = static_cast<int32_t>(CeilDivide(tokens, segment));
-  row_split.num_tasks = row_split.num_segments * static_cast<int32_t>(head_ranges);
-  row_split.first_partial = split->num_partials;
-  if (row_split.num_segments > 1) {
-    split->num_partials += row_split.num_segments;
-  }
-  split->rows.push_back(row_split);
-  for (int32_t i = 0; i < row_split.num_segments; ++i) {
-    Task task;
-    task.row = row;
-    task.first_token = i * segment;
-    task.num_tokens = std::min(segment, tokens - task.first_token);
-    task.segment = i;
-    for (int64_t range = 0; range < head_ranges; ++range) {
-      task.kv_head_begin = static_cast<int32_t>(shape.num_kv_heads * range / head_ranges);
-      task.kv_head_end = static_cast<int32_t>(shape.num_kv_heads * (range + 1) / head_ranges);
-      split->tasks.push_back(task);
+// A batch too small for that is cut by heads where a thread's share ends, since that needs no
+// merge, and along the tokens only as far as there are too few heads.
+void SplitShortRows(std::span<const int64_t> rows, int64_t total, const SplitShape& shape,
+                    Split* split) {
+  const int64_t threads = shape.num_threads;
+  const int64_t heads = shape.num_kv_heads;
+  int64_t before = 0;  // (token, head) pairs of earlier segments
+  int64_t share = 1;   // ends at share * total * heads / threads
+  for (size_t i = 0; i < rows.size(); ++i) {
+    RowBuilder row(static_cast<int32_t>(i), split);
+    const int64_t wanted = CeilDivide(rows[i] * threads * kSmallTasksPerThread, heads * total);
+    const int64_t segments =
+        std::clamp<int64_t>(wanted, 1, CeilDivide(rows[i], kMinSmallSegmentTokens));
+    const int64_t length = RoundUp(CeilDivide(rows[i], segments), kSegmentGrain);
+    for (int64_t begin = 0; begin < rows[i]; begin += length) {
+      const int64_t tokens = std::min(length, rows[i] - begin);
+      int64_t head = 0;
+      for (; share < threads; ++share) {
+        const int64_t border = share * total * heads / threads - before;
+        if (border > tokens * heads) {
+          break;
+        }
+        const int64_t cut = std::min(heads, (border + tokens / 2) / tokens);
+        if (cut > head) {
+          row.Add(begin, tokens, static_cast<int32_t>(head), static_cast<int32_t>(cut));
+          head = cut;
+        }
+      }
+      if (head < heads) {
+        row.Add(begin, tokens, static_cast<int32_t>(head), shape.num_kv_heads);
+      }
+      row.EndSegment();
+      before += tokens * heads;
     }
+    row.EndRow();
   }
 }
 
@@ -98,10 +154,11 @@ Split SplitBatch(std::span<const int64_t> context_tokens, const SplitShape& shap
   for (const int64_t tokens : context_tokens) {
     total += tokens;
   }
-  const Grain grain = ChooseGrain(total, shape);
   split.rows.reserve(context_tokens.size());
-  for (size_t row = 0; row < context_tokens.size(); ++row) {
-    SplitRow(static_cast<int32_t>(row), context_tokens[row], grain, shape, &split);
+  if (total >= kMinSegmentTokens * shape.num_threads) {
+    SplitLongRows(context_tokens, total, shape, &split);
+  } else {
+    SplitShortRows(context_tokens, total, shape, &split);
   }
   AssignThreads(shape.num_threads, &split);
   return split;

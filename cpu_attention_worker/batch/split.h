@@ -6,10 +6,13 @@
 
 namespace tandem::cpu_attention_worker {
 
+// Segments start at multiples of this, two K sub-tiles: what every kernel takes whole.
+inline constexpr int64_t kSegmentGrain = 32;
+
 // A piece of work of one thread: some tokens of one row for some KV heads.
 struct Task {
   int32_t row = 0;
-  int64_t first_token = 0;  // a multiple of the block size
+  int64_t first_token = 0;  // a multiple of kSegmentGrain
   int64_t num_tokens = 0;
   int32_t kv_head_begin = 0;
   int32_t kv_head_end = 0;
@@ -38,10 +41,10 @@ struct SplitShape {
   int32_t num_threads = 1;
 };
 
-// Splits rows of the given context lengths (>= 1) so that threads get nearly equal numbers of
-// (token, head) pairs: along the tokens in segments of 512 to 2,048 with all heads, which read
-// memory in the longest runs; a batch too small for that along the heads first, since that needs no
-// merge. Pure.
+// Splits rows of the given context lengths (>= 1) so that threads get equal numbers of (token,
+// head) pairs, to within half a block or half a head: along the tokens in segments of up to 2,048
+// with all heads, cut where a thread's share ends; a batch too small for that along the heads
+// first, since that needs no merge. Pure.
 Split SplitBatch(std::span<const int64_t> context_tokens, const SplitShape& shape);
 
 }  // namespace tandem::cpu_attention_worker

@@ -23,6 +23,7 @@ struct Placed {
   const topology::Topology* topology = nullptr;
   topology::Placement placement;
   attention::Isa isa = attention::Isa::kScalar;
+  std::optional<DType> kv_dtype;  // of every pool; nothing: any
   ThreadTeam* team = nullptr;
   WorkerMetrics* metrics = nullptr;
 };
@@ -60,8 +61,11 @@ class Attachment {
  private:
   Attachment(std::unique_ptr<exchange::WorkerSide> side, const Placed& placed);
   void Push(Event event);
+  void OnRefused(uint64_t epoch, const std::string& message);
   void OnExtentsReady(uint32_t count, bool announce);
   void StartToucher(bool first);
+  void ReportPool();
+  void Warn(const std::string& message);
 
   const Placed placed_;
   std::unique_ptr<exchange::WorkerSide> side_;
@@ -69,6 +73,8 @@ class Attachment {
   std::condition_variable pushed_;
   std::deque<Event> events_;
   uint32_t extents_total_ = 0;
+  uint64_t refused_ = 0;         // steps; on the loop's thread
+  int64_t refused_told_us_ = 0;  // 0: never
   std::unique_ptr<StepLoop> loop_;
   std::unique_ptr<PoolToucher> toucher_;
 };

@@ -83,6 +83,18 @@ absl::StatusOr<std::shared_ptr<Attachment>> ControlService::Open(const v1::Attac
   return std::shared_ptr<Attachment>(std::move(attachment));
 }
 
+// A peer that does not fit tries again and again: each reason is told once.
+void ControlService::LogRefusal(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (why == last_refusal_) {
+      return;
+    }
+    last_refusal_ = why;
+  }
+  base::LogWarning("attachment refused", {{"error", why}});
+}
+
 grpc::Status ControlService::Attach(grpc::ServerContext* context, const v1::AttachRequest* request,
                                     grpc::ServerWriter<v1::AttachEvent>* writer) {
   DescriptorInbox* inbox = nullptr;
@@ -95,6 +107,7 @@ grpc::Status ControlService::Attach(grpc::ServerContext* context, const v1::Atta
     {
       const std::lock_guard lock(mutex_);
       attachment_ = *attachment;
+      last_refusal_.clear();
     }
     base::LogInfo("attached", {{"region_bytes", request->region_bytes()},
                                {"first", request->first_attachment()}});
@@ -102,7 +115,7 @@ grpc::Status ControlService::Attach(grpc::ServerContext* context, const v1::Atta
     (*attachment)->Stop(kPeerGoneUs);
     base::LogInfo("detached");
   } else {
-    base::LogWarning("attachment refused", {{"error", std::string(attachment.status().message())}});
+    LogRefusal(std::string(attachment.status().message()));
   }
   const absl::Status status = attachment.status();
   {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "cpu_attention_worker/server/attachment.h"
 #include "cpu_attention_worker/server/descriptor_inbox.h"
@@ -41,6 +42,7 @@ class ControlService : public v1::CpuAttention::Service {
                                                    shm::OwnedFd* connection);
   void Serve(grpc::ServerContext* context, Attachment* attachment, const shm::OwnedFd& connection,
              grpc::ServerWriter<v1::AttachEvent>* writer);
+  void LogRefusal(const std::string& why);
   void FillDescription(v1::DescribeResponse* response);
   bool draining();
 
@@ -50,6 +52,7 @@ class ControlService : public v1::CpuAttention::Service {
   DescriptorInbox* inbox_ = nullptr;
   bool reserved_ = false;  // an Attach call is at work
   bool draining_ = false;
+  std::string last_refusal_;
   std::shared_ptr<Attachment> attachment_;
 };
 

@@ -1,5 +1,6 @@
 #include "cpu_attention_worker/server/descriptor_inbox.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/shm/region.h"
@@ -16,8 +18,11 @@ namespace {
 
 // Waiting descriptors; one is used at a time, more are a peer's failed attempts.
 constexpr size_t kMaxEntries = 4;
-constexpr int64_t kAcceptSliceUs = 200'000;
+// Connections without a message yet; then the oldest goes.
+constexpr size_t kMaxSilent = 16;
+constexpr int kSliceMs = 200;
 constexpr int64_t kReceiveUs = 2'000'000;
+constexpr int64_t kNoWaitUs = 1'000;
 
 }  // namespace
 
@@ -39,17 +44,44 @@ DescriptorInbox::~DescriptorInbox() {
 
 void DescriptorInbox::Run() {
   pthread_setname_np(pthread_self(), "descriptors");
+  std::vector<Silent> silent;
   while (!stop_.load()) {
-    absl::StatusOr<shm::OwnedFd> connection = shm::AcceptUnix(listener_.get(), kAcceptSliceUs);
-    if (connection.ok()) {
-      Receive(*std::move(connection));
+    std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
+    for (const Silent& one : silent) {
+      entries.push_back({one.connection.get(), POLLIN, 0});
+    }
+    poll(entries.data(), entries.size(), kSliceMs);
+    for (size_t i = 0; i < silent.size(); ++i) {
+      if (entries[i + 1].revents != 0) {
+        Receive(std::move(silent[i].connection));
+      }
+    }
+    const int64_t now_us = base::SystemClock().NowUs();
+    std::erase_if(silent, [now_us](const Silent& one) {
+      return !one.connection.valid() || now_us >= one.deadline_us;
+    });
+    if (entries[0].revents != 0) {
+      Accept(&silent);
     }
   }
 }
 
+void DescriptorInbox::Accept(std::vector<Silent>* silent) {
+  absl::StatusOr<shm::OwnedFd> connection = shm::AcceptUnix(listener_.get(), kNoWaitUs);
+  if (!connection.ok()) {
+    // Out of descriptors, say: the listener stays readable, and asking at once would not help.
+    poll(nullptr, 0, kSliceMs);
+    return;
+  }
+  if (silent->size() == kMaxSilent) {
+    silent->erase(silent->begin());
+  }
+  silent->push_back({*std::move(connection), base::SystemClock().NowUs() + kReceiveUs});
+}
+
 void DescriptorInbox::Receive(shm::OwnedFd connection) {
   const absl::StatusOr<shm::ReceivedDescriptor> received =
-      shm::ReceiveDescriptor(connection.get(), kReceiveUs);
+      shm::ReceiveDescriptor(connection.get(), kNoWaitUs);
   if (!received.ok()) {
     // A probe that connects and leaves is normal.
     base::LogDebug("descriptor socket", {{"error", std::string(received.status().message())}});

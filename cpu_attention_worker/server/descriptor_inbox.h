@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/shm/descriptor_socket.h"
@@ -15,7 +16,8 @@
 namespace tandem::cpu_attention_worker {
 
 // Receives regions on PATH.fd. Each stays with its connection, whose end tells that the sender is
-// gone, until an Attach call names its nonce. Owns one thread.
+// gone, until an Attach call names its nonce. Connections that say nothing hold up no other. Owns
+// one thread.
 class DescriptorInbox {
  public:
   struct Entry {
@@ -32,7 +34,14 @@ class DescriptorInbox {
 
  private:
   DescriptorInbox(std::string path, shm::OwnedFd listener);
+  // A connection whose message has not come.
+  struct Silent {
+    shm::OwnedFd connection;
+    int64_t deadline_us = 0;
+  };
+
   void Run();
+  void Accept(std::vector<Silent>* silent);
   void Receive(shm::OwnedFd connection);
 
   const std::string path_;

@@ -39,7 +39,11 @@ class StepLoop {
  private:
   void Run();
   void ServeStep();
-  void RunLayer(int slot, int32_t layer);
+  bool ServeLayers();  // false: the step was left before its last layer
+  void ListReads(const exchange::WorkerSide::LayerWork& next, int member);
+  bool IsSmall(const LayerJob& job) const;
+  void LogStep(bool left, int64_t started_us) const;
+  void RunLayer(int slot, int32_t layer, int64_t started_us);
 
   exchange::WorkerSide* const side_;
   ThreadTeam* const team_;

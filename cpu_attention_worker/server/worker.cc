@@ -53,6 +53,7 @@ absl::Status Worker::Place(const WorkerFlags& flags) {
                           topology::ChoosePlacement(topology_->snapshot(), request));
   placed_.topology = topology_.get();
   placed_.isa = *isa;
+  placed_.kv_dtype = DTypeOfName(flags.kv_dtype);
   team_ = std::make_unique<ThreadTeam>(placed_.placement.cpus);
   placed_.team = team_.get();
   placed_.metrics = &metrics_;

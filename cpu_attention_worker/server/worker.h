@@ -18,6 +18,7 @@ struct WorkerFlags {
   std::optional<int64_t> threads;
   std::string numa_node = "auto";
   std::string isa = "auto";
+  std::string kv_dtype = "auto";
   std::string metrics_host = "127.0.0.1";
   int64_t metrics_port = 9312;
   std::string port_file;  // gets the metrics port once everything listens

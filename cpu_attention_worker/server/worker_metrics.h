@@ -16,6 +16,8 @@ struct WorkerMetrics {
   telemetry::Counter& steps_refused;
   telemetry::Gauge& attached;
   telemetry::Gauge& huge_page_bytes;
+  telemetry::Gauge& misplaced_bytes;
+  telemetry::Gauge& locked_bytes;
   telemetry::Gauge& memory_bound;
   telemetry::Gauge& extents_ready;
 };

@@ -1,6 +1,7 @@
 #include "cpu_attention_worker/threading/thread_team.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
@@ -14,6 +15,13 @@ constexpr int64_t kForeverUs = INT64_MAX / 2;
 // Idle members look up this often; only a lost wake would make them need to.
 constexpr int64_t kIdleParkUs = 500'000;
 
+// Half of a core's second-level cache: queries, outputs and what is under way need room, too.
+size_t PrefetchBytes() {
+  constexpr long kUnknownCacheBytes = 512 << 10;
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return static_cast<size_t>(bytes > 0 ? bytes : kUnknownCacheBytes) / 2;
+}
+
 void Pin(int cpu) {
   if (cpu < 0) {
     return;
@@ -26,7 +34,8 @@ void Pin(int cpu) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(const std::vector<int>& cpus) : cpus_(cpus) {
+ThreadTeam::ThreadTeam(const std::vector<int>& cpus)
+    : cpus_(cpus), prefetch_lists_(cpus.size(), PrefetchList(PrefetchBytes())) {
   for (int member = 1; member < size(); ++member) {
     threads_.emplace_back([this, member] { MemberLoop(member); });
   }
@@ -34,8 +43,7 @@ ThreadTeam::ThreadTeam(const std::vector<int>& cpus) : cpus_(cpus) {
 
 ThreadTeam::~ThreadTeam() {
   stop_.store(true, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  exchange::FutexWakeAll(generation_);
+  exchange::IncrementAndWake(generation_);
   for (std::thread& thread : threads_) {
     thread.join();
   }
@@ -52,18 +60,17 @@ exchange::WaitPolicy ThreadTeam::Policy() const {
                                                        : exchange::WaitPolicy::OwnCores();
 }
 
-void ThreadTeam::Run(const std::function<void(int)>& job) {
+void ThreadTeam::Run(absl::FunctionRef<void(int)> job) {
   if (threads_.empty()) {
     job(0);
     return;
   }
   job_ = &job;
-  running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  exchange::FutexWakeAll(generation_);
+  running_.value.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
+  exchange::IncrementAndWake(generation_);
   job(0);
   exchange::WaitUntil(
-      running_, [this] { return running_.load(std::memory_order_acquire) == 0; }, kForeverUs,
+      running_, [this] { return running_.value.load(std::memory_order_acquire) == 0; }, kForeverUs,
       Policy());
 }
 
@@ -75,15 +82,19 @@ void ThreadTeam::MemberLoop(int member) {
     exchange::WaitPolicy policy = Policy();
     policy.park_us = kIdleParkUs;
     exchange::WaitUntil(
-        generation_, [this, seen] { return generation_.load(std::memory_order_acquire) != seen; },
+        generation_,
+        [this, seen] { return generation_.value.load(std::memory_order_acquire) != seen; },
         kForeverUs, policy);
-    seen = generation_.load(std::memory_order_acquire);
+    seen = generation_.value.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) {
       return;
     }
     (*job_)(member);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      exchange::FutexWakeAll(running_);
+    if (running_.value.fetch_sub(1, std::memory_order_seq_cst) == 1) {
+      exchange::WakeParked(running_);
+    }
+    PrefetchList& reads = prefetch_list(member);
+    while (generation_.value.load(std::memory_order_relaxed) == seen && reads.Step()) {
     }
   }
 }

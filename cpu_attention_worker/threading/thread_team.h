@@ -2,11 +2,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "common/exchange/wait.h"
+#include "cpu_attention_worker/batch/prefetch_list.h"
 
 namespace tandem::cpu_attention_worker {
 
@@ -25,8 +26,12 @@ class ThreadTeam {
   int size() const { return static_cast<int>(cpus_.size()); }
   void PinCaller() const;
   void SetPolicy(const exchange::WaitPolicy& policy);
+  bool shares_cores() const { return shared_cores_.load(std::memory_order_relaxed); }
   // Runs job(member) on every member and returns when all have returned. One caller at a time.
-  void Run(const std::function<void(int)>& job);
+  void Run(absl::FunctionRef<void(int)> job);
+  // What a member asks for after its job until the next one comes; filled by the member itself,
+  // inside its job. Member 0's is the caller's to step through.
+  PrefetchList& prefetch_list(int member) { return prefetch_lists_[static_cast<size_t>(member)]; }
 
  private:
   void MemberLoop(int member);
@@ -35,9 +40,10 @@ class ThreadTeam {
   const std::vector<int> cpus_;
   std::atomic<bool> shared_cores_{true};
   std::atomic<bool> stop_{false};
-  const std::function<void(int)>* job_ = nullptr;
-  alignas(64) std::atomic<uint32_t> generation_{0};
-  alignas(64) std::atomic<uint32_t> running_{0};
+  const absl::FunctionRef<void(int)>* job_ = nullptr;
+  std::vector<PrefetchList> prefetch_lists_;
+  exchange::WaitWord generation_;
+  exchange::WaitWord running_;
   std::vector<std::thread> threads_;
 };
 

@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "gpu_worker/cost_model/cost_model.h"
+#include "gpu_worker/engine/cost_measurement.h"
 #include "gpu_worker/engine/engine_core.h"
 
 namespace tandem::gpu_worker {
@@ -29,7 +30,9 @@ class ThreadedEngine : public Engine {
         runner_(runner),
         clock_(clock),
         observer_(std::move(observer)),
-        core_(options, runner->limits(), MakeRooflineCostModel(runner->MeasureRates())) {}
+        first_guess_(MakeRooflineCostModel(runner->MeasureRates())),
+        core_(options, runner->limits(), first_guess_),
+        costs_(options, runner->limits(), first_guess_) {}
 
   ~ThreadedEngine() override {
     {
@@ -82,6 +85,9 @@ class ThreadedEngine : public Engine {
   void OnCpuWorkerDown() override {
     Tell([&] { core_.OnCpuWorkerDown(clock_->NowUs()); });
   }
+  void DescribeCpuWorker(const std::string& description) override {
+    Tell([&] { costs_.SetCpuWorker(description); });
+  }
   void OnCpuBlocksReady(int32_t num_blocks) override {
     Tell([&] { core_.OnCpuBlocksReady(num_blocks); });
   }
@@ -123,7 +129,8 @@ class ThreadedEngine : public Engine {
       if (input != nullptr) {
         RunStep(*input, lock);
         Deliver(lock);
-      } else {
+        costs_.OnWork(clock_->NowUs());
+      } else if (!MeasureCosts(lock)) {
         Sleep(lock);
       }
     }
@@ -141,6 +148,27 @@ class ThreadedEngine : public Engine {
       base::LogWarning(given_up ? "CPU attention worker given up: its sequences are recomputed"
                                 : "CPU attention worker is back");
     }
+  }
+
+  // One synthetic step of the cost tables, when nothing else is to do; false: none is due.
+  bool MeasureCosts(std::unique_lock<std::mutex>& lock) {
+    const int64_t now_us = clock_->NowUs();
+    if (!IsIdle() || signalled_ ||
+        !costs_.IsDue({now_us, core_.policy() != OffloadPolicy::kOff, core_.cpu_usable(now_us),
+                       core_.cpu_blocks_ready()})) {
+      return false;
+    }
+    if (StepInput* step = costs_.Next(); step != nullptr) {
+      step->epoch = core_.TakeEpoch();
+      lock.unlock();
+      const absl::StatusOr<StepOutput> output = runner_->Run(*step);
+      lock.lock();
+      costs_.Record(output);
+    }
+    if (std::shared_ptr<const CostModel> model = costs_.TakeModel(); model != nullptr) {
+      core_.ReplaceCostModel(std::move(model));
+    }
+    return true;
   }
 
   // The lock is not held while the step runs.
@@ -201,7 +229,7 @@ class ThreadedEngine : public Engine {
 
   void Sleep(std::unique_lock<std::mutex>& lock) {
     const auto is_woken = [this] { return signalled_ || stopping_; };
-    if (core_.idle()) {
+    if (core_.idle() && !costs_.is_pending()) {
       wake_.wait(lock, is_woken);
       return;
     }
@@ -225,7 +253,9 @@ class ThreadedEngine : public Engine {
   bool delivering_ = false;
   bool was_paused_ = false;
   bool was_given_up_ = false;
+  const std::shared_ptr<const CostModel> first_guess_;
   EngineCore core_;
+  CostMeasurement costs_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<UpdateSink>> sinks_;
   std::thread thread_;
 };

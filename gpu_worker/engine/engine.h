@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "gpu_worker/pipeline/step_io.h"
 #include "gpu_worker/scheduler/offload_policy.h"
+#include "gpu_worker/scheduler/scheduler.h"
 
 namespace tandem::gpu_worker {
 
@@ -47,6 +48,10 @@ struct GenerationRequest {
   int32_t num_prompt_logprobs = -1;
   int32_t priority = 0;
   int64_t deadline_us = 0;  // of Clock::NowUs; 0: none
+  // What the output must look like; null: anything. Its end tokens come only where the output may
+  // end, and then end it, `ignore_eos` and `min_tokens` notwithstanding where nothing else may
+  // come.
+  std::shared_ptr<TokenConstraint> constraint;
 };
 
 // Normal refusals.
@@ -77,6 +82,13 @@ struct EngineOptions {
   int64_t cpu_worker_away_limit_us = 30'000'000;
   // Then those that only the CPU tier can hold end with an error.
   int64_t cpu_worker_lost_limit_us = 600'000'000;
+  int64_t max_inter_token_latency_us = 0;  // > 0: target of steps with running decodes
+  SchedulerSwitches switches;
+  // Costs are measured once the engine is idle, and kept in this folder (empty: nowhere) under
+  // `cost_key`, which has to name everything that they depend on.
+  bool measure_costs = false;
+  std::string cost_folder;
+  std::string cost_key;
   bool check_invariants_each_step = false;
 };
 
@@ -88,8 +100,10 @@ struct EngineSnapshot {
   uint64_t steps[3] = {0, 0, 0};  // by StepMode
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t decode_tokens_gpu = 0, decode_tokens_cpu = 0;
+  uint64_t cpu_context_tokens = 0;  // that the CPU tier's decodes attended to
   uint64_t swap_outs = 0, swap_ins = 0, recomputes = 0;
   uint64_t aborted_steps_cpu_worker_lost = 0, aborted_steps_other = 0;
+  uint64_t offload_pauses = 0, offload_resumes = 0;  // by the guard
   bool cpu_attention_up = false;
   bool offload_enabled = false;
   bool draining = false;
@@ -119,6 +133,8 @@ class Engine {
   // From the link to the CPU attention worker.
   virtual void OnCpuWorkerUp() = 0;
   virtual void OnCpuWorkerDown() = 0;
+  // What CPU attention runs on; costs measured with another one are not used. Before OnCpuWorkerUp.
+  virtual void DescribeCpuWorker(const std::string& description) {}
   virtual void OnCpuBlocksReady(
       int32_t num_blocks) = 0;                    // blocks [0, num_blocks) may be handed out
   virtual void BeginDrain() = 0;                  // refuses new requests, finishes the rest

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -18,6 +19,8 @@ SchedulerConfig SchedulerConfigOf(const EngineOptions& options, const RunnerLimi
     config.max_num_batched_tokens =
         std::min(config.max_num_batched_tokens, limits.max_batched_tokens);
   }
+  config.max_step_us = options.max_inter_token_latency_us;
+  config.switches = options.switches;
   config.max_cpu_rows_per_slot = limits.max_cpu_rows_per_slot;
   config.max_cpu_table_entries_per_slot = limits.max_cpu_table_entries_per_slot;
   return config;
@@ -51,6 +54,13 @@ EngineCore::EngineCore(const EngineOptions& options, const RunnerLimits& limits,
                limits.cpu_block_tokens}),
       cpu_worker_(options.cpu_worker_away_limit_us, options.cpu_worker_lost_limit_us) {}
 
+void EngineCore::ReplaceCostModel(std::shared_ptr<const CostModel> cost_model) {
+  TANDEM_CHECK(!in_step_);
+  scheduler_ = Scheduler(scheduler_.config(), std::move(cost_model));
+  corrections_ = Corrections();
+  steady_ = SteadyState();
+}
+
 SchedulerState EngineCore::PolicyState() const {
   SchedulerState state;
   const int64_t unlimited = std::numeric_limits<int32_t>::max();
@@ -76,8 +86,48 @@ SchedulerState EngineCore::StateFor(int64_t now_us) {
   state.step_index = counters_.progress;
   state.current_mode = mode_;
   state.offload_pays = guard_.OffloadPays(now_us);
+  if (std::exchange(guard_paused_, !state.offload_pays) && state.offload_pays) {
+    ++counters_.offload_resumes;
+  }
   state.corrections = corrections_;
+  LearnConcurrency();
+  state.mix = mix_;
+  StudyIfDue(&state);
   return state;
+}
+
+// While the next sequence waits for room on the device: a running mean of those that hold it.
+void EngineCore::LearnConcurrency() {
+  constexpr int64_t kMemory = 256;  // steps
+  constexpr int64_t kLeast = 16;
+  const BlockPool& pool = blocks_.pool(Tier::kGpu);
+  if (waiting_.empty() ||
+      pool.free_blocks() >= pool.BlocksFor(waiting_.front()->total_tokens + 1)) {
+    return;
+  }
+  const auto on_device =
+      std::count_if(resident_.begin(), resident_.end(),
+                    [](const SequenceView* view) { return view->tier == Tier::kGpu; });
+  crowded_steps_ = std::min(crowded_steps_ + 1, kMemory);
+  mean_on_device_ +=
+      (static_cast<double>(on_device) - mean_on_device_) / static_cast<double>(crowded_steps_);
+  mix_.device_sequences = crowded_steps_ >= kLeast ? mean_on_device_ : 0.0;
+}
+
+// The steady state changes slowly: it is looked at anew every few steps, and at once when the CPU
+// tier comes or goes.
+void EngineCore::StudyIfDue(SchedulerState* state) {
+  if (scheduler_.config().policy != OffloadPolicy::kAuto) {
+    return;
+  }
+  const bool has_cpu = state->cpu_up && !state->cpu_given_up;
+  if (!steady_.is_known || has_cpu != studied_with_cpu_ ||
+      counters_.progress - studied_at_ >= kStudyEverySteps) {
+    steady_ = scheduler_.Study(*state);
+    studied_with_cpu_ = has_cpu;
+    studied_at_ = counters_.progress;
+  }
+  state->steady = steady_;
 }
 
 SubmitResult EngineCore::Refusal(const GenerationRequest& request) const {
@@ -131,6 +181,9 @@ SubmitResult EngineCore::Submit(GenerationRequest request, int64_t now_us) {
     sequence->stop_tokens.insert(sequence->stop_tokens.end(), options_.eos_token_ids.begin(),
                                  options_.eos_token_ids.end());
   }
+  if (request.constraint != nullptr) {
+    sequence->end_tokens = options_.eos_token_ids;
+  }
   const int32_t room = options_.max_model_len > 0 ? options_.max_model_len - sequence->prompt_size
                                                   : std::numeric_limits<int32_t>::max();
   sequence->max_output = request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
@@ -145,7 +198,7 @@ SubmitResult EngineCore::Submit(GenerationRequest request, int64_t now_us) {
   const OffloadPolicy policy = scheduler_.config().policy;
   if (policy == OffloadPolicy::kUnified || policy == OffloadPolicy::kAsymmetric) {
     view.home = view.arrival % 2 == 1 ? Tier::kCpu : Tier::kGpu;
-  } else if (policy != OffloadPolicy::kAuto) {
+  } else if (policy != OffloadPolicy::kAuto && policy != OffloadPolicy::kNeo) {
     view.home = policy == OffloadPolicy::kAllCpu ? Tier::kCpu : Tier::kGpu;
   }
   result.sequence_id = view.id;
@@ -162,6 +215,7 @@ SubmitResult EngineCore::Submit(GenerationRequest request, int64_t now_us) {
   }
   has_deadlines_ |= sequence->request.deadline_us > 0;
   has_priorities_ |= view.priority != 0;
+  LearnMix(*sequence, false);
   InsertWaiting(sequence.get());
   sequences_[view.id] = std::move(sequence);
   return result;

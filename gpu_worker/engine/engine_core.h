@@ -34,6 +34,13 @@ class EngineCore {
   void OnCpuWorkerUp() { cpu_worker_.OnUp(); }
   void OnCpuWorkerDown(int64_t now_us) { cpu_worker_.OnDown(now_us); }
   void OnCpuBlocksReady(int32_t count) { blocks_.SetCpuBlocksReady(count); }
+  // Better costs than those of the start; corrections begin anew. Only between steps.
+  void ReplaceCostModel(std::shared_ptr<const CostModel> cost_model);
+  // For a step that the runner is given beside PlanStep, while the engine is idle: its epoch.
+  uint64_t TakeEpoch() { return ++input_.epoch; }
+  bool cpu_usable(int64_t now_us) const { return cpu_worker_.IsUsable(now_us); }
+  int32_t cpu_blocks_ready() const { return blocks_.pool(Tier::kCpu).usable_blocks(); }
+  OffloadPolicy policy() const { return scheduler_.config().policy; }
 
   // The next step, its blocks reserved; null when there is nothing to run now. The input stays
   // valid and unchanged until Commit or Abort.
@@ -67,12 +74,15 @@ class EngineCore {
   // A waiting sequence that was passed by higher priorities this long goes before all of them.
   static constexpr int64_t kPriorityAgeingUs = 30'000'000;
   static constexpr int kMaxPlansPerStep = 4;
+  static constexpr uint64_t kStudyEverySteps = 16;
   static constexpr int kMaxUnexplainedAborts = 3;
 
   // engine_core.cc
   SubmitResult Refusal(const GenerationRequest& request) const;
   SchedulerState StateFor(int64_t now_us);
   SchedulerState PolicyState() const;
+  void LearnConcurrency();
+  void StudyIfDue(SchedulerState* state);
   void InsertWaiting(Sequence* sequence);
   void RemoveWaiting(const Sequence& sequence);
   void ExpireDeadlines(int64_t now_us);
@@ -95,6 +105,7 @@ class EngineCore {
   void CommitWork(const PlannedWork& planned, const SequenceOutput* output);
   void Publish(Sequence* sequence, const SequenceOutput& output);
   void Learn(const StepOutput& output, int64_t now_us);
+  void LearnMix(const Sequence& sequence, bool has_ended);
   bool StepUsesCpu() const;
   std::vector<uint64_t> SequencesOfStep() const;
 
@@ -104,7 +115,16 @@ class EngineCore {
   DualBlockManager blocks_;
   CpuWorkerState cpu_worker_;
   OffloadGuard guard_;
+  bool guard_paused_ = false;
   Corrections corrections_;
+  WorkloadMix mix_;
+  int64_t crowded_steps_ = 0;  // at whose beginning the next sequence waited for room on the device
+  double mean_on_device_ = 0;  // sequences, in these
+  int64_t mixed_ = 0;  // sequences that it was learned from: those that ended, before that the new
+  bool mix_is_of_ended_ = false;
+  SteadyState steady_;
+  uint64_t studied_at_ = 0;  // step
+  bool studied_with_cpu_ = false;
 
   absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   std::vector<const SequenceView*> waiting_;   // oldest first

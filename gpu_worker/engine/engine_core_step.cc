@@ -69,6 +69,7 @@ void EngineCore::ReserveBlocks() {
 void EngineCore::BuildInput() {
   input_.epoch += 1;
   input_.mode = plan_.mode;
+  input_.order = plan_.order;
   input_.copies.clear();
   for (const PlannedMove& move : plan_.moves) {
     const auto from = blocks_.table(move.sequence_id);
@@ -92,6 +93,7 @@ SequenceWork EngineCore::MakeWork(const PlannedWork& planned, const Sequence& se
   const SequenceView& view = sequence.view;
   SequenceWork work;
   work.sequence_id = view.id;
+  work.request_id = sequence.request.request_id;
   const bool on_gpu = planned.tier == Tier::kGpu;
   work.kind = planned.is_prefill ? (on_gpu ? WorkKind::kPrefillGpu : WorkKind::kPrefillCpu)
                                  : (on_gpu ? WorkKind::kDecodeGpu : WorkKind::kDecodeCpu);
@@ -111,8 +113,12 @@ SequenceWork EngineCore::MakeWork(const PlannedWork& planned, const Sequence& se
     sample.output_tokens = sequence.output();
     if (!sequence.may_stop()) {
       sample.forbidden_tokens = sequence.stop_tokens;
+    } else if (sequence.request.ignore_eos) {
+      sample.forbidden_tokens =
+          sequence.end_tokens;  // unless the constraint lets nothing else come
     }
     sample.num_logprobs = sequence.request.num_logprobs;
+    sample.constraint = sequence.request.constraint.get();
     work.sample = sample;
   }
   if (planned.is_prefill && sequence.wants_prompt_logprobs()) {
@@ -220,6 +226,8 @@ void EngineCore::CommitWork(const PlannedWork& planned, const SequenceOutput* ou
   view.last_progress_step = counters_.progress;
   if (!planned.is_prefill) {
     ++(planned.tier == Tier::kGpu ? counters_.decode_tokens_gpu : counters_.decode_tokens_cpu);
+    counters_.cpu_context_tokens +=
+        planned.tier == Tier::kCpu ? static_cast<uint64_t>(view.cached_tokens) : 0;
   }
   if (output != nullptr) {
     sequence->prompt_logprobs.insert(sequence->prompt_logprobs.end(),
@@ -227,6 +235,10 @@ void EngineCore::CommitWork(const PlannedWork& planned, const SequenceOutput* ou
                                      output->prompt_logprobs.end());
   }
   if (view.cached_tokens < view.total_tokens) {
+    return;
+  }
+  if (output != nullptr && !output->status.ok()) {
+    EndWithError(sequence, output->status);
     return;
   }
   if (output == nullptr || !output->token.has_value()) {
@@ -264,8 +276,29 @@ void EngineCore::Publish(Sequence* sequence, const SequenceOutput& output) {
   const bool is_done = update.finish != FinishReason::kNone;
   updates_.emplace_back(view.id, std::move(update));
   if (is_done) {
+    LearnMix(*sequence, true);
     Remove(view.id);
   }
+}
+
+// Running means of the lengths; until the first sequence ended, of what new ones ask for.
+void EngineCore::LearnMix(const Sequence& sequence, bool has_ended) {
+  constexpr int64_t kMemory = 64;          // sequences
+  constexpr double kLongestAssumed = 256;  // of output that was only allowed
+  if (mix_is_of_ended_ && !has_ended) {
+    return;
+  }
+  if (has_ended && !mix_is_of_ended_) {
+    mix_is_of_ended_ = true;
+    mixed_ = 4;  // the first to end are the shortest
+  }
+  const double output = has_ended
+                            ? static_cast<double>(sequence.output_size())
+                            : std::min(static_cast<double>(sequence.max_output), kLongestAssumed);
+  mixed_ = std::min(mixed_ + 1, kMemory);
+  const double weight = 1.0 / static_cast<double>(mixed_);
+  mix_.prompt_tokens += weight * (static_cast<double>(sequence.prompt_size) - mix_.prompt_tokens);
+  mix_.output_tokens += weight * (std::max(output, 1.0) - mix_.output_tokens);
 }
 
 void EngineCore::Learn(const StepOutput& output, int64_t now_us) {
@@ -276,8 +309,9 @@ void EngineCore::Learn(const StepOutput& output, int64_t now_us) {
       UpdateCorrections(plan_.predicted, output.timings, &corrections_);
   if (scheduler_.config().policy == OffloadPolicy::kAuto && plan_.mode != StepMode::kGpuOnly &&
       output.timings.total_us > 0) {
-    guard_.Observe(plan_.progress / output.timings.total_us, plan_.gpu_only_progress_per_us,
-                   now_us);
+    const bool paused =
+        guard_.Observe(plan_.value / output.timings.total_us, plan_.gpu_only_value_per_us, now_us);
+    counters_.offload_pauses += paused ? 1 : 0;
   }
 }
 

@@ -5,9 +5,12 @@
 namespace tandem::gpu_worker {
 
 FinishReason FinishAfterNewestToken(const Sequence& sequence) {
-  if (sequence.output_size() > 0 && sequence.may_stop()) {
+  const auto is_newest = [&](int32_t token) { return token == sequence.tokens.back(); };
+  if (sequence.output_size() > 0) {
     const auto& stops = sequence.stop_tokens;
-    if (std::find(stops.begin(), stops.end(), sequence.tokens.back()) != stops.end()) {
+    const auto& ends = sequence.end_tokens;
+    if ((sequence.may_stop() && std::any_of(stops.begin(), stops.end(), is_newest)) ||
+        std::any_of(ends.begin(), ends.end(), is_newest)) {
       return FinishReason::kStop;
     }
   }

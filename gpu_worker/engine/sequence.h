@@ -17,6 +17,7 @@ struct Sequence {
   int32_t prompt_size = 0;
   int32_t max_output = 0;
   std::vector<int32_t> stop_tokens;  // end tokens included unless they are ignored
+  std::vector<int32_t> end_tokens;   // with a constraint: they end the output wherever they come
   SequenceView view;
   int64_t arrival_us = 0;
   std::vector<TokenLogprobs> prompt_logprobs;  // collected chunk by chunk

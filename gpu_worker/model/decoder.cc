@@ -1,7 +1,6 @@
 #include "gpu_worker/model/decoder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
@@ -61,6 +60,14 @@ absl::Status Decoder::Allocate(const DecoderLimits& limits) {
     TANDEM_ASSIGN_OR_RETURN(
         *want.buffer, context_->device().Allocate(static_cast<size_t>(want.elements * want.bytes),
                                                   "the activations"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(host_logits_,
+                          context_->device().AllocateHost(logits_->bytes(), "the host's logits"));
+  const size_t token_bytes = static_cast<size_t>(max_logit_rows_) * sizeof(int32_t);
+  TANDEM_ASSIGN_OR_RETURN(host_tokens_,
+                          context_->device().AllocateHost(token_bytes, "the host's tokens"));
+  if (host_tokens_ != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(tokens_, context_->device().Allocate(token_bytes, "the tokens"));
   }
   return absl::OkStatus();
 }
@@ -142,13 +149,10 @@ void Decoder::Post(int32_t layer, RowRange rows) {
 void Decoder::ClearAttention(int32_t count) {
   const auto bytes =
       static_cast<size_t>(count * shape_.q_size() * DTypeBytes(context_->compute_dtype()));
-  context_->stream().Launch([this, bytes] {
-    std::memset(attention_->data(), 0, bytes);
-    return absl::OkStatus();
-  });
+  context_->stream().Clear(attention_->data(), bytes);
 }
 
-void Decoder::Logits(std::span<const int32_t> row_ids) {
+void Decoder::DeviceLogits(std::span<const int32_t> row_ids) {
   TANDEM_CHECK(static_cast<int32_t>(row_ids.size()) <= max_logit_rows_);
   const auto rows = static_cast<int64_t>(row_ids.size());
   ops::RmsNormArgs norm;
@@ -162,6 +166,23 @@ void Decoder::Logits(std::span<const int32_t> row_ids) {
   ops::RmsNorm(*context_, norm);
   ops::Linear(*context_, {weights_.output.get(), last_->data(), logits_->data(), rows,
                           DType::kFloat32, false});
+}
+
+void Decoder::Logits(std::span<const int32_t> row_ids) {
+  DeviceLogits(row_ids);
+  if (host_logits_ != nullptr) {
+    context_->stream().CopyToHost(
+        host_logits_->data(), logits_->data(),
+        row_ids.size() * static_cast<size_t>(shape_.vocab_size) * sizeof(float));
+  }
+}
+
+void Decoder::GreedyTokens(std::span<const int32_t> row_ids) {
+  DeviceLogits(row_ids);
+  ops::Argmax(*context_, {logits_->as<float>(), static_cast<int64_t>(row_ids.size()),
+                          shape_.vocab_size, tokens_->as<int32_t>()});
+  context_->stream().CopyToHost(host_tokens_->data(), tokens_->data(),
+                                row_ids.size() * sizeof(int32_t));
 }
 
 }  // namespace tandem::gpu_worker::model

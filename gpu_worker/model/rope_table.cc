@@ -10,6 +10,8 @@
 namespace tandem::gpu_worker::model {
 namespace {
 
+constexpr int32_t kLinesAtATime = 256;
+
 // Llama 3's: long wavelengths are stretched by `factor`, short ones kept, those between blended.
 double Llama3Frequency(const RopeShape& rope, double frequency) {
   const double wavelength = 2.0 * std::numbers::pi / frequency;
@@ -50,6 +52,7 @@ std::vector<float> InverseFrequencies(const RopeShape& rope, int32_t head_dim) {
 absl::StatusOr<RopeTable> RopeTable::Create(device::Device& device, const RopeShape& rope,
                                             int32_t head_dim, int32_t max_positions) {
   RopeTable table;
+  table.device_ = &device;
   table.inverse_frequencies_ = InverseFrequencies(rope, head_dim);
   table.max_positions_ = max_positions;
   const size_t bytes =
@@ -59,18 +62,34 @@ absl::StatusOr<RopeTable> RopeTable::Create(device::Device& device, const RopeSh
   return table;
 }
 
-void RopeTable::Prepare(int32_t count) {
-  count = std::min(count, max_positions_);
+absl::Status RopeTable::Prepare(int32_t count) {
+  if (count <= ready_) {
+    return absl::OkStatus();
+  }
+  // More than asked for: a sequence grows by a position with each step.
+  count = std::min((count + kLinesAtATime - 1) / kLinesAtATime * kLinesAtATime, max_positions_);
+  if (count <= ready_) {
+    return absl::OkStatus();
+  }
   const size_t half = inverse_frequencies_.size();
-  for (; ready_ < count; ++ready_) {
-    const size_t line = static_cast<size_t>(ready_) * half;
+  const size_t lines = static_cast<size_t>(count - ready_);
+  std::vector<float> cos(lines * half);
+  std::vector<float> sin(lines * half);
+  for (size_t line = 0; line < lines; ++line) {
+    const auto position = static_cast<float>(static_cast<size_t>(ready_) + line);
     for (size_t i = 0; i < half; ++i) {
       // Checkpoints are trained with the angle rounded to float32, so it is rounded here too.
-      const float angle = static_cast<float>(ready_) * inverse_frequencies_[i];
-      cos_->as<float>()[line + i] = static_cast<float>(std::cos(double{angle}));
-      sin_->as<float>()[line + i] = static_cast<float>(std::sin(double{angle}));
+      const float angle = position * inverse_frequencies_[i];
+      cos[line * half + i] = static_cast<float>(std::cos(double{angle}));
+      sin[line * half + i] = static_cast<float>(std::sin(double{angle}));
     }
   }
+  const size_t offset = static_cast<size_t>(ready_) * half * sizeof(float);
+  const size_t bytes = cos.size() * sizeof(float);
+  TANDEM_RETURN_IF_ERROR(device_->Upload(cos_->data() + offset, cos.data(), bytes));
+  TANDEM_RETURN_IF_ERROR(device_->Upload(sin_->data() + offset, sin.data(), bytes));
+  ready_ = count;
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::gpu_worker::model

@@ -19,13 +19,14 @@ class RopeTable {
   RopeTable() = default;
   static absl::StatusOr<RopeTable> Create(device::Device& device, const RopeShape& rope,
                                           int32_t head_dim, int32_t max_positions);
-  // Fills positions [0, count). No queued work may be reading the table.
-  void Prepare(int32_t count);
+  // Fills at least positions [0, count). No queued work may be reading the table.
+  absl::Status Prepare(int32_t count);
   const float* cos() const { return cos_->as<float>(); }
   const float* sin() const { return sin_->as<float>(); }
   int32_t max_positions() const { return max_positions_; }
 
  private:
+  device::Device* device_ = nullptr;
   std::vector<float> inverse_frequencies_;
   std::unique_ptr<device::Buffer> cos_;
   std::unique_ptr<device::Buffer> sin_;

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/ops/rows.h"
 
@@ -15,6 +17,7 @@ using model_files::WeightRole;
 using model_files::WeightView;
 
 // Reading a model from a cold disk may take long; nothing else waits for it.
+constexpr int64_t kLogEveryUs = 2'000'000;
 constexpr int64_t kLoadTimeoutUs = int64_t{3600} * 1'000'000;
 
 struct Part {
@@ -85,6 +88,7 @@ class Loader {
     const absl::Status packed = context_.stream().Synchronize(kLoadTimeoutUs);
     TANDEM_RETURN_IF_ERROR(queued);
     TANDEM_RETURN_IF_ERROR(packed);
+    ops::EndLoading(context_);
     return std::move(weights_);
   }
 
@@ -92,13 +96,26 @@ class Loader {
   absl::Status QueueAll() {
     for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
       TANDEM_RETURN_IF_ERROR(QueueLayer(layer));
+      LogProgress(layer + 1);
     }
     const Reader reader(files_, 0);
-    TANDEM_RETURN_IF_ERROR(reader.Vector(
-        {WeightRole::kOutputNorm, "output norm", shape_.hidden_size}, &weights_.output_norm));
+    TANDEM_RETURN_IF_ERROR(Norm(reader,
+                                {WeightRole::kOutputNorm, "output norm", shape_.hidden_size},
+                                &weights_.output_norm));
     TANDEM_RETURN_IF_ERROR(Pack(reader, {{WeightRole::kOutput, "output", shape_.vocab_size}},
                                 shape_.hidden_size, {}, &weights_.output));
     return shape_.tied_embeddings ? absl::OkStatus() : QueueEmbedding(reader);
+  }
+
+  // Where queueing takes as long as reading (a device with memory of its own).
+  void LogProgress(int32_t layers) {
+    const int64_t now_us = base::SystemClock().NowUs();
+    if (now_us - last_log_us_ > kLogEveryUs) {
+      last_log_us_ = now_us;
+      base::LogInfo(
+          "loading weights",
+          {{"layers", layers}, {"of", shape_.num_layers}, {"bytes", weights_.matrix_bytes}});
+    }
   }
 
   absl::Status QueueLayer(int32_t layer) {
@@ -106,8 +123,8 @@ class Loader {
     LayerWeights& to = weights_.layers.emplace_back();
     const int64_t hidden = shape_.hidden_size;
     TANDEM_RETURN_IF_ERROR(
-        reader.Vector({WeightRole::kAttentionNorm, "attention norm", hidden}, &to.attention_norm));
-    TANDEM_RETURN_IF_ERROR(reader.Vector({WeightRole::kMlpNorm, "MLP norm", hidden}, &to.mlp_norm));
+        Norm(reader, {WeightRole::kAttentionNorm, "attention norm", hidden}, &to.attention_norm));
+    TANDEM_RETURN_IF_ERROR(Norm(reader, {WeightRole::kMlpNorm, "MLP norm", hidden}, &to.mlp_norm));
     std::vector<float> bias;
     if (shape_.qkv_bias) {
       for (const Part& part : {Part{WeightRole::kQBias, "q bias", shape_.q_size()},
@@ -118,9 +135,9 @@ class Loader {
     }
     if (shape_.qk_norm) {
       TANDEM_RETURN_IF_ERROR(
-          reader.Vector({WeightRole::kQNorm, "q norm", shape_.head_dim}, &to.q_norm));
+          Norm(reader, {WeightRole::kQNorm, "q norm", shape_.head_dim}, &to.q_norm));
       TANDEM_RETURN_IF_ERROR(
-          reader.Vector({WeightRole::kKNorm, "k norm", shape_.head_dim}, &to.k_norm));
+          Norm(reader, {WeightRole::kKNorm, "k norm", shape_.head_dim}, &to.k_norm));
     }
     TANDEM_RETURN_IF_ERROR(Pack(reader,
                                 {{WeightRole::kQ, "q", shape_.q_size()},
@@ -136,6 +153,13 @@ class Loader {
                                 hidden, {}, &to.gate_up));
     return Pack(reader, {{WeightRole::kDown, "down", hidden}}, shape_.intermediate_size, {},
                 &to.down);
+  }
+
+  absl::Status Norm(const Reader& reader, const Part& part, DeviceVector* out) {
+    std::vector<float> values;
+    TANDEM_RETURN_IF_ERROR(reader.Vector(part, &values));
+    TANDEM_ASSIGN_OR_RETURN(*out, DeviceVector::Create(context_.device(), values));
+    return absl::OkStatus();
   }
 
   absl::Status Pack(const Reader& reader, const std::vector<Part>& parts, int64_t cols,
@@ -175,9 +199,19 @@ class Loader {
   const ModelFiles& files_;
   const ModelShape& shape_;
   Weights weights_;
+  int64_t last_log_us_ = base::SystemClock().NowUs();
 };
 
 }  // namespace
+
+absl::StatusOr<DeviceVector> DeviceVector::Create(device::Device& device,
+                                                  std::span<const float> values) {
+  DeviceVector vector;
+  TANDEM_ASSIGN_OR_RETURN(vector.buffer_,
+                          device.Allocate(values.size_bytes(), "the model's norm weights"));
+  TANDEM_RETURN_IF_ERROR(device.Upload(vector.buffer_->data(), values.data(), values.size_bytes()));
+  return vector;
+}
 
 absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const ModelFiles& files) {
   return Loader(context, files).Load();

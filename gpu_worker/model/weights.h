@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -10,13 +11,25 @@
 
 namespace tandem::gpu_worker::model {
 
+// Float32 values on the device.
+class DeviceVector {
+ public:
+  // ResourceExhausted when memory lacks.
+  static absl::StatusOr<DeviceVector> Create(device::Device& device, std::span<const float> values);
+  const float* data() const { return buffer_ == nullptr ? nullptr : buffer_->as<float>(); }
+  bool empty() const { return buffer_ == nullptr; }
+
+ private:
+  std::unique_ptr<device::Buffer> buffer_;
+};
+
 struct LayerWeights {
-  std::vector<float> attention_norm;                    // [hidden_size]
+  DeviceVector attention_norm;                          // [hidden_size]
   std::unique_ptr<ops::PackedLinear> qkv;               // [q_size + 2 * kv_size, hidden_size]
-  std::vector<float> q_norm;                            // [head_dim] or empty
-  std::vector<float> k_norm;                            // [head_dim] or empty
+  DeviceVector q_norm;                                  // [head_dim] or empty
+  DeviceVector k_norm;                                  // [head_dim] or empty
   std::unique_ptr<ops::PackedLinear> attention_output;  // [hidden_size, q_size]
-  std::vector<float> mlp_norm;                          // [hidden_size]
+  DeviceVector mlp_norm;                                // [hidden_size]
   std::unique_ptr<ops::PackedLinear> gate_up;           // [2 * intermediate_size, hidden_size]
   std::unique_ptr<ops::PackedLinear> down;              // [hidden_size, intermediate_size]
 };
@@ -24,7 +37,7 @@ struct LayerWeights {
 // A decoder's weights on the device. Matrices are in the compute dtype, vectors in float32.
 struct Weights {
   std::vector<LayerWeights> layers;
-  std::vector<float> output_norm;             // [hidden_size]
+  DeviceVector output_norm;                   // [hidden_size]
   std::unique_ptr<ops::PackedLinear> output;  // [vocab_size, hidden_size]
   std::unique_ptr<device::Buffer> embedding;  // [vocab_size, hidden_size]; null when tied: `output`
   uint64_t matrix_bytes = 0;                  // that a step reads, the embedding apart

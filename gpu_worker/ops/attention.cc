@@ -1,7 +1,11 @@
 #include "gpu_worker/ops/attention.h"
 
 #include "common/base/check.h"
+#include "gpu_worker/ops/attention_cuda.h"
 #include "gpu_worker/ops/attention_host.h"
+#include "gpu_worker/ops/attention_paced.h"
+#include "gpu_worker/ops/cuda.h"
+#include "gpu_worker/ops/paced.h"
 
 namespace tandem::gpu_worker::ops {
 namespace {
@@ -24,13 +28,22 @@ void CheckRuns(std::span<const RowRun> runs, const kv::PoolGeometry& geometry) {
 }  // namespace
 
 void StoreKv(OpContext& context, const QkvRows& qkv, std::span<const RowRun> runs,
-             const PoolLayer& pool) {
+             const PoolLayer& pool, DType kept_as) {
   if (runs.empty()) {
     return;
   }
   CheckPool(qkv, pool);
   CheckRuns(runs, *pool.geometry);
-  context.stream().Launch([qkv, runs, pool] { return host::StoreKv(qkv, runs, pool); });
+  if (paced::IsPaced(context)) {
+    paced::StoreKv(context, qkv, runs);
+    return;
+  }
+  if (cuda::IsCuda(context)) {
+    cuda::StoreKv(context, qkv, runs, pool, kept_as);
+    return;
+  }
+  context.stream().Launch(
+      [qkv, runs, pool, kept_as] { return host::StoreKv(qkv, runs, pool, kept_as); });
 }
 
 void PrefillAttention(OpContext& context, const AttentionArgs& args, std::span<const RowRun> runs) {
@@ -39,6 +52,14 @@ void PrefillAttention(OpContext& context, const AttentionArgs& args, std::span<c
   }
   CheckPool(args.qkv, args.pool);
   CheckRuns(runs, *args.pool.geometry);
+  if (paced::IsPaced(context)) {
+    paced::PrefillAttention(context, args, runs);
+    return;
+  }
+  if (cuda::IsCuda(context)) {
+    cuda::PrefillAttention(context, args, runs);
+    return;
+  }
   context.stream().Launch(
       [&context, args, runs] { return host::PrefillAttention(context, args, runs); });
 }
@@ -49,12 +70,24 @@ void DecodeAttention(OpContext& context, const AttentionArgs& args, std::span<co
   }
   CheckPool(args.qkv, args.pool);
   CheckRuns(runs, *args.pool.geometry);
+  if (paced::IsPaced(context)) {
+    paced::DecodeAttention(context, args, runs);
+    return;
+  }
+  if (cuda::IsCuda(context)) {
+    cuda::DecodeAttention(context, args, runs);
+    return;
+  }
   context.stream().Launch(
       [&context, args, runs] { return host::DecodeAttention(context, args, runs); });
 }
 
-void CopyKv(device::Stream& stream, const CopyKvArgs& args) {
-  if (args.count > 0) {
+void CopyKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args) {
+  if (args.count > 0 && paced::IsPaced(context)) {
+    paced::CopyKv(context, stream, args);
+  } else if (args.count > 0 && cuda::IsCuda(context)) {
+    cuda::CopyKv(context, stream, args);
+  } else if (args.count > 0) {
     stream.Launch([args] { return host::CopyKv(args); });
   }
 }

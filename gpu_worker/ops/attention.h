@@ -14,6 +14,7 @@ struct PoolLayer {
   const kv::PoolGeometry* geometry = nullptr;
   std::byte* pool = nullptr;
   int32_t layer = 0;
+  int32_t first_head = 0;  // of copies to and from a pool that holds some of the heads
 };
 
 // Rows of Q, K and V [rows, (num_q_heads + 2 * num_kv_heads) * head_dim] float32.
@@ -37,9 +38,10 @@ struct RowRun {
   std::span<const int32_t> block_table;
 };
 
-// Stores K and V of the runs' rows, in the pool's dtype. Idempotent.
+// Stores K and V of the runs' rows, in the pool's dtype; before that they are rounded to what a
+// pool of `kept_as` keeps of them, which is where they go later. Idempotent.
 void StoreKv(OpContext& context, const QkvRows& qkv, std::span<const RowRun> runs,
-             const PoolLayer& pool);
+             const PoolLayer& pool, DType kept_as = DType::kFloat32);
 
 struct AttentionArgs {
   QkvRows qkv;
@@ -65,7 +67,11 @@ struct CopyKvArgs {
   int64_t count = 0;
   // Shares the copy out over the compute stream's threads; only for work of that stream.
   bool use_team = true;
+  // Which side lies in the host's memory. On a device without memory of its own, what it would
+  // write there is all that is written.
+  bool from_host = false;
+  bool to_host = false;
 };
-void CopyKv(device::Stream& stream, const CopyKvArgs& args);
+void CopyKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args);
 
 }  // namespace tandem::gpu_worker::ops

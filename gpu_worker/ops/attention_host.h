@@ -4,7 +4,8 @@
 
 namespace tandem::gpu_worker::ops::host {
 
-absl::Status StoreKv(const QkvRows& qkv, std::span<const RowRun> runs, const PoolLayer& pool);
+absl::Status StoreKv(const QkvRows& qkv, std::span<const RowRun> runs, const PoolLayer& pool,
+                     DType kept_as);
 absl::Status PrefillAttention(OpContext& context, const AttentionArgs& args,
                               std::span<const RowRun> runs);
 absl::Status DecodeAttention(OpContext& context, const AttentionArgs& args,

@@ -1,13 +1,14 @@
 #pragma once
 
-#include <bit>
 #include <cstdint>
+#include <cstring>
 
 namespace tandem::gpu_worker {
 
-// e^x for x in [-87, 0], relative error below 3e-7; without branches or calls, so that loops over
+// e^x for x in [-87, 88], relative error below 3e-7; without branches or calls, so that loops over
 // it vectorise (libm's expf does not, and a vocabulary of 128k makes it the sampler's whole cost).
-inline float ExpOfNonPositive(float x) {
+// Always inlined: files for different instruction sets use it, and the linker would keep one copy.
+[[gnu::always_inline]] inline float BoundedExp(float x) {
   constexpr float kLog2E = 1.44269504f;
   // ln 2 in two parts, the first with few enough bits that n * kLn2High is exact.
   constexpr float kLn2High = 0.693359375f;
@@ -25,8 +26,10 @@ inline float ExpOfNonPositive(float x) {
   sum = sum * r + 0.5f;
   sum = sum * r + 1.0f;
   sum = sum * r + 1.0f;
-  const int32_t exponent = static_cast<int32_t>(n) + 127;
-  return sum * std::bit_cast<float>(exponent << 23);
+  const int32_t power = (static_cast<int32_t>(n) + 127) << 23;
+  float scale;
+  std::memcpy(&scale, &power, sizeof(scale));
+  return sum * scale;
 }
 
 }  // namespace tandem::gpu_worker

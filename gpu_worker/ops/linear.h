@@ -15,7 +15,8 @@ namespace tandem::gpu_worker::ops {
 struct PackedLinear {
   host::PackedFormat format;
   std::unique_ptr<device::Buffer> weights;
-  std::vector<float> bias;  // [out_features] or empty
+  std::vector<float> bias;                      // [out_features] or empty
+  std::unique_ptr<device::Buffer> device_bias;  // the same, of a device with memory of its own
   int64_t out_features() const { return format.n; }
   int64_t in_features() const { return format.k; }
 };
@@ -43,6 +44,9 @@ struct ConvertTableArgs {
   std::byte* out = nullptr;
 };
 void ConvertTable(OpContext& context, ConvertTableArgs args);
+
+// After the last of them, once the stream is past it: gives back what they needed.
+void EndLoading(OpContext& context);
 
 // Linear works on whole buckets of rows: `in` and `out` have room for LinearRows(rows) rows, and
 // what `out` holds past `rows` is lost.

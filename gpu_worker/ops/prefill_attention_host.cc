@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpu_worker/ops/attention_host.h"
+#include "gpu_worker/ops/host/amx_attention.h"
 #include "gpu_worker/ops/host/workspace.h"
 
 namespace tandem::gpu_worker::ops::host {
@@ -14,7 +15,7 @@ namespace {
 // for unpacking K and V, few enough that queries, sums and a tile of keys stay in the L2 cache.
 constexpr int32_t kQueryTile = 64;
 constexpr int32_t kMaxRowTile = 32;
-constexpr int32_t kQueryStep = 8;  // the kernel's
+constexpr int32_t kQueryStep = 16;  // the kernels', 8 and 16
 
 int32_t RoundUp(int32_t value, int32_t step) { return (value + step - 1) / step * step; }
 
@@ -59,12 +60,14 @@ struct Scratch {
 
 class Worker {
  public:
-  Worker(const Kernels& kernels, const AttentionArgs& args, DType out_dtype)
-      : kernels_(kernels),
+  Worker(const Workspace& workspace, const AttentionArgs& args, DType out_dtype)
+      : kernels_(workspace.kernels()),
         args_(args),
         geometry_(*args.pool.geometry),
         group_(args.qkv.num_q_heads / args.qkv.num_kv_heads),
-        out_dtype_(out_dtype) {}
+        out_dtype_(out_dtype),
+        amx_(workspace.isa() == attention::Isa::kAmxBf16 && out_dtype == DType::kBFloat16 &&
+             geometry_.dtype == DType::kBFloat16 && geometry_.head_dim % 32 == 0) {}
 
   void Run(const Task& task, const Scratch& scratch) const {
     const int32_t queries = task.count * group_;
@@ -73,43 +76,110 @@ class Worker {
     const int32_t first_position = task.run->start_position + task.first;
     const int32_t keys = first_position + task.count;  // the last row sees this many
     for (int32_t first_key = 0; first_key < keys; first_key += kMaxKeyTile) {
-      AttendTile tile;
-      tile.num_keys = std::min(kMaxKeyTile, keys - first_key);
+      const int32_t num_keys = std::min(kMaxKeyTile, keys - first_key);
       for (int32_t i = 0; i < padded; ++i) {
         const int32_t seen = i < queries ? first_position + i / group_ + 1 - first_key : 0;
-        scratch.visible[i] = std::clamp(seen, 0, tile.num_keys);
+        scratch.visible[i] = std::clamp(seen, 0, num_keys);
       }
-      const float* sub_tiles[kMaxKeyTile / kKeySubTile];
-      LoadKeys(task, first_key, tile.num_keys, scratch, sub_tiles);
-      tile.q = scratch.q;
-      tile.num_queries = padded;
-      tile.head_dim = geometry_.head_dim;
-      tile.k = sub_tiles;
-      tile.v = scratch.v;
-      tile.visible = scratch.visible;
-      tile.scores = scratch.scores;
-      tile.max = scratch.max;
-      tile.sum = scratch.sum;
-      tile.acc = scratch.acc;
-      kernels_.attend_tile(tile);
+      if (amx_) {
+        AttendByAmx(task, first_key, num_keys, padded, scratch);
+      } else {
+        Attend(task, first_key, num_keys, padded, scratch);
+      }
     }
     StoreOutputs(task, queries, scratch);
   }
 
  private:
+  void Attend(const Task& task, int32_t first_key, int32_t num_keys, int32_t queries,
+              const Scratch& scratch) const {
+    const float* sub_tiles[kMaxKeyTile / kKeySubTile];
+    LoadKeys(task, first_key, num_keys, scratch, sub_tiles);
+    AttendTile tile;
+    tile.num_keys = num_keys;
+    tile.q = scratch.q;
+    tile.num_queries = queries;
+    tile.head_dim = geometry_.head_dim;
+    tile.k = sub_tiles;
+    tile.v = scratch.v;
+    tile.visible = scratch.visible;
+    tile.scores = scratch.scores;
+    tile.max = scratch.max;
+    tile.sum = scratch.sum;
+    tile.acc = scratch.acc;
+    kernels_.attend_tile(tile);
+  }
+
+  // Reads K and V where they lie; memory for float keys and values holds weights and a last V.
+  void AttendByAmx(const Task& task, int32_t first_key, int32_t num_keys, int32_t queries,
+                   const Scratch& scratch) const {
+    AmxAttendTile tile;
+    tile.q = reinterpret_cast<const uint16_t*>(scratch.q);
+    tile.num_queries = queries;
+    tile.head_dim = geometry_.head_dim;
+    tile.num_keys = num_keys;
+    for (int32_t offset = 0; offset < num_keys; offset += kKeySubTile) {
+      const int32_t sub_tile = offset / kKeySubTile;
+      const std::byte* k_tile = TileOf(task, first_key + offset);
+      const int32_t token = (first_key + offset) % geometry_.block_tokens;
+      tile.k[sub_tile] = reinterpret_cast<const uint16_t*>(k_tile) + geometry_.KElement(token, 0);
+      const auto* v_tile = reinterpret_cast<const uint16_t*>(k_tile + geometry_.k_tile_bytes());
+      const int32_t valid = std::min(kKeySubTile, num_keys - offset);
+      auto* last = reinterpret_cast<uint16_t*>(scratch.v);
+      for (int32_t column = 0; column < geometry_.head_dim; column += kAmxChunkColumns) {
+        const uint16_t* from = v_tile + geometry_.VElement(token, column);
+        const int32_t columns = std::min(kAmxChunkColumns, geometry_.head_dim - column);
+        if (valid < kKeySubTile) {
+          CopyValid(from, valid, columns, last);
+          from = last;
+          last += kKeySubTile * columns;
+        }
+        tile.v[sub_tile][column / kAmxChunkColumns] = from;
+      }
+    }
+    tile.visible = scratch.visible;
+    tile.scores = scratch.scores;
+    tile.weights = reinterpret_cast<uint16_t*>(scratch.k);
+    tile.max = scratch.max;
+    tile.sum = scratch.sum;
+    tile.acc = scratch.acc;
+    AmxAttend(tile);
+  }
+
+  // Of a sub-tile of V [8, columns, 2] the first `valid` tokens; the others, which may hold
+  // anything, become zero.
+  static void CopyValid(const uint16_t* from, int32_t valid, int32_t columns, uint16_t* to) {
+    for (int32_t token = 0; token < kKeySubTile; ++token) {
+      const int32_t first = token / 2 * 2 * columns + token % 2;
+      for (int32_t column = 0; column < columns; ++column) {
+        to[first + 2 * column] = token < valid ? from[first + 2 * column] : uint16_t{0};
+      }
+    }
+  }
+
+  // The K tile of the block that holds position `position`.
+  const std::byte* TileOf(const Task& task, int32_t position) const {
+    const int32_t block =
+        task.run->block_table[static_cast<size_t>(position / geometry_.block_tokens)];
+    return args_.pool.pool + geometry_.HeadOffset(block, args_.pool.layer, task.kv_head);
+  }
+
   void LoadQueries(const Task& task, int32_t queries, int32_t padded,
                    const Scratch& scratch) const {
     const int32_t d = geometry_.head_dim;
     const size_t matrix = static_cast<size_t>(padded) * static_cast<size_t>(d) * sizeof(float);
     std::memset(scratch.acc, 0, matrix);
     for (int32_t i = 0; i < padded; ++i) {
-      float* to = scratch.q + int64_t{i} * d;
+      float* to = amx_ ? scratch.scores : scratch.q + int64_t{i} * d;
       if (i < queries) {
         const int32_t row = task.run->first_row + task.first + i / group_;
         const int32_t head = task.kv_head * group_ + i % group_;
         kernels_.scale(args_.qkv.q(row) + int64_t{head} * d, args_.scale, d, to);
       } else {
         std::memset(to, 0, static_cast<size_t>(d) * sizeof(float));
+      }
+      if (amx_) {
+        kernels_.float_to_bf16(to, d, reinterpret_cast<uint16_t*>(scratch.q) + int64_t{i} * d);
       }
       scratch.max[i] = -3e38f;
       scratch.sum[i] = 0.0f;
@@ -122,12 +192,8 @@ class Worker {
                 const float** sub_tiles) const {
     const int32_t d = geometry_.head_dim;
     for (int32_t offset = 0; offset < num_keys; offset += kKeySubTile) {
-      const int32_t position = first_key + offset;
-      const int32_t block =
-          task.run->block_table[static_cast<size_t>(position / geometry_.block_tokens)];
-      const int32_t token = position % geometry_.block_tokens;
-      const std::byte* k_tile =
-          args_.pool.pool + geometry_.HeadOffset(block, args_.pool.layer, task.kv_head);
+      const std::byte* k_tile = TileOf(task, first_key + offset);
+      const int32_t token = (first_key + offset) % geometry_.block_tokens;
       const std::byte* v_tile = k_tile + geometry_.k_tile_bytes();
       float* k_out = scratch.k + int64_t{offset} * d;
       float* v_out = scratch.v + int64_t{offset} * d;
@@ -181,6 +247,7 @@ class Worker {
   const kv::PoolGeometry& geometry_;
   const int32_t group_;
   const DType out_dtype_;
+  const bool amx_;
 };
 
 }  // namespace
@@ -204,7 +271,7 @@ absl::Status PrefillAttention(OpContext& context, const AttentionArgs& args,
   });
   const int32_t queries = RoundUp(row_tile * group, kQueryStep);
   workspace.PrepareThreads(omp_get_max_threads(), Scratch::Floats(queries, args.qkv.head_dim));
-  const Worker worker(workspace.kernels(), args, context.compute_dtype());
+  const Worker worker(workspace, args, context.compute_dtype());
   const auto count = static_cast<int64_t>(tasks.size());
 #pragma omp parallel for schedule(dynamic, 1) if (count > 1)
   for (int64_t i = 0; i < count; ++i) {

@@ -132,14 +132,63 @@ void ApplyCountPenalties(std::span<float> logits, const SampleRequest& request) 
   }
 }
 
+bool IsAllowed(std::span<const uint32_t> allowed, size_t token) {
+  return token / 32 < allowed.size() && (allowed[token / 32] >> (token % 32) & 1u) != 0;
+}
+
+void RemoveNotAllowed(std::span<float> logits, std::span<const uint32_t> allowed) {
+  for (size_t first = 0; first < logits.size(); first += 32) {
+    const uint32_t word = first / 32 < allowed.size() ? allowed[first / 32] : 0;
+    if (word == ~0u) {
+      continue;
+    }
+    const size_t count = std::min<size_t>(32, logits.size() - first);
+    for (size_t bit = 0; bit < count; ++bit) {
+      logits[first + bit] = (word >> bit & 1u) != 0 ? logits[first + bit] : kNegativeInfinity;
+    }
+  }
+}
+
+// Whether a token is allowed that is not forbidden.
+bool LeavesAny(const SampleRequest& request) {
+  int64_t left = 0;
+  for (const uint32_t word : request.allowed_tokens) {
+    left += std::popcount(word);
+  }
+  std::vector<int32_t> forbidden(request.forbidden_tokens.begin(), request.forbidden_tokens.end());
+  std::sort(forbidden.begin(), forbidden.end());
+  forbidden.erase(std::unique(forbidden.begin(), forbidden.end()), forbidden.end());
+  for (const int32_t token : forbidden) {
+    left -= token >= 0 && IsAllowed(request.allowed_tokens, static_cast<size_t>(token)) ? 1 : 0;
+  }
+  return left > 0;
+}
+
+// Where no logit speaks for any allowed token.
+int32_t FirstAllowed(std::span<const uint32_t> allowed) {
+  for (size_t i = 0; i < allowed.size(); ++i) {
+    if (allowed[i] != 0) {
+      return static_cast<int32_t>(i * 32) + std::countr_zero(allowed[i]);
+    }
+  }
+  return 0;
+}
+
 void ApplyBiasAndPenalties(std::span<float> logits, const SampleRequest& request) {
   const SamplingParams& params = *request.params;
+  std::span<const int32_t> forbidden = request.forbidden_tokens;
+  if (!request.allowed_tokens.empty()) {
+    RemoveNotAllowed(logits, request.allowed_tokens);
+    if (!forbidden.empty() && !LeavesAny(request)) {
+      forbidden = {};
+    }
+  }
   for (const auto& [token, bias] : params.logit_bias) {
     if (InVocabulary(token, logits)) {
       logits[static_cast<size_t>(token)] += bias;
     }
   }
-  for (const int32_t token : request.forbidden_tokens) {
+  for (const int32_t token : forbidden) {
     if (InVocabulary(token, logits)) {
       logits[static_cast<size_t>(token)] = kNegativeInfinity;
     }
@@ -171,7 +220,7 @@ void ToWeights(std::span<float> logits, float max, const SamplingParams& params)
   for (float& logit : logits) {
     const float exponent = (logit - max) * inverse_temperature;
     // Clamped before, not chosen after: the loop stays free of branches.
-    const float weight = ExpOfNonPositive(exponent > kLowestExponent ? exponent : kLowestExponent);
+    const float weight = BoundedExp(exponent > kLowestExponent ? exponent : kLowestExponent);
     // Multiplied and joined bitwise, for the same reason.
     const int is_kept = (logit >= lowest_logit) & (exponent >= lowest_exponent);
     logit = weight * static_cast<float>(is_kept);
@@ -265,7 +314,7 @@ int32_t Choose(std::span<float> logits, const SampleRequest& request) {
   RemoveNotFinite(logits);
   const float max = MaxOf(logits);
   if (max == kNegativeInfinity) {
-    return 0;
+    return FirstAllowed(request.allowed_tokens);
   }
   if (!(params.temperature >= kGreedyTemperature)) {
     return FirstEqual(logits, max);
@@ -285,8 +334,7 @@ double LogSumExp(std::span<const float> logits, float max) {
     const size_t count = std::min(kBlock, logits.size() - first);
     for (size_t i = 0; i < count; ++i) {
       const float exponent = std::min(logits[first + i] - max, 0.0f);  // an infinite one
-      const float weight =
-          ExpOfNonPositive(exponent > kLowestExponent ? exponent : kLowestExponent);
+      const float weight = BoundedExp(exponent > kLowestExponent ? exponent : kLowestExponent);
       weights[i] = exponent > kLowestExponent ? weight : 0.0f;
     }
     sum += SumOf(std::span<const float>(weights, count));
@@ -359,10 +407,23 @@ SampledToken SampleRow(std::span<float> logits, const SampleRequest& request) {
     sampled.token = Choose(logits, request);
     return sampled;
   }
+  if (!request.allowed_tokens.empty()) {
+    RemoveNotAllowed(logits, request.allowed_tokens);
+  }
   const std::vector<float> raw(logits.begin(), logits.end());
   sampled.token = Choose(logits, request);
   sampled.logprobs = LogprobsOf(raw, sampled.token, request.num_logprobs);
   return sampled;
+}
+
+bool IsPlainGreedy(const SampleRequest& request) {
+  const SamplingParams& params = *request.params;
+  const bool greedy = !(params.temperature >= kGreedyTemperature);
+  const bool no_penalty = params.repetition_penalty == 1.0f && params.presence_penalty == 0.0f &&
+                          params.frequency_penalty == 0.0f;
+  return greedy && no_penalty && params.logit_bias.empty() && request.forbidden_tokens.empty() &&
+         request.num_logprobs < 0 && request.constraint == nullptr &&
+         request.allowed_tokens.empty();
 }
 
 }  // namespace tandem::gpu_worker

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/device/host/host_device.h"
 
 namespace tandem::gpu_worker {
 namespace {
@@ -43,39 +44,51 @@ absl::Status CheckOptions(const PipelineOptions& options, const ModelShape& shap
   return absl::OkStatus();
 }
 
-absl::Status SizeGpuPool(const PipelineOptions& options, const device::MemoryInfo& memory,
+// Bytes that the device pool may take when nobody says how many blocks it has.
+uint64_t GpuPoolBytes(const PipelineOptions& options, const PoolMemory& memory) {
+  const device::MemoryInfo& device = memory.device;
+  if (memory.is_shared) {
+    const auto share =
+        static_cast<uint64_t>(static_cast<double>(device.free_bytes) * kHostPoolShare);
+    return std::min(share, kHostPoolMaxBytes);
+  }
+  const auto usable = static_cast<uint64_t>(static_cast<double>(device.total_bytes) *
+                                            options.gpu_memory_utilization);
+  const uint64_t used = device.total_bytes - device.free_bytes + memory.reserved_bytes;
+  return usable > used ? usable - used : 0;
+}
+
+absl::Status SizeGpuPool(const PipelineOptions& options, const PoolMemory& memory,
                          PoolSizes* sizes) {
   const auto block_bytes = static_cast<uint64_t>(sizes->gpu.block_bytes());
   if (options.num_gpu_blocks > 0) {
-    if (static_cast<uint64_t>(options.num_gpu_blocks) > memory.free_bytes / block_bytes) {
+    if (static_cast<uint64_t>(options.num_gpu_blocks) > memory.device.free_bytes / block_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "--num-gpu-blocks-override ", options.num_gpu_blocks, " blocks of ", block_bytes,
-          " bytes; free memory after the weights is ", memory.free_bytes, " bytes"));
+          " bytes; free memory after the weights is ", memory.device.free_bytes, " bytes"));
     }
     sizes->num_gpu_blocks = options.num_gpu_blocks;
     return absl::OkStatus();
   }
-  const auto share = static_cast<uint64_t>(static_cast<double>(memory.free_bytes) * kHostPoolShare);
-  const uint64_t bytes = std::min(share, kHostPoolMaxBytes);
-  const int64_t blocks = std::min(static_cast<int64_t>(bytes / block_bytes),
+  const int64_t blocks = std::min(static_cast<int64_t>(GpuPoolBytes(options, memory) / block_bytes),
                                   MostUseful(options, *sizes, options.block_tokens));
   if (blocks < 1) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a device KV pool: ", memory.free_bytes,
+        absl::StrCat("no memory for a device KV pool: ", memory.device.free_bytes,
                      " bytes are free after the weights, a block takes ", block_bytes));
   }
   sizes->num_gpu_blocks = static_cast<int32_t>(blocks);
   return absl::OkStatus();
 }
 
-absl::Status SizeCpuPool(const PipelineOptions& options, const device::MemoryInfo& memory,
+absl::Status SizeCpuPool(const PipelineOptions& options, const PoolMemory& memory,
                          PoolSizes* sizes) {
   TANDEM_RETURN_IF_ERROR(kv::ValidateGeometry(sizes->cpu));
   const auto block_bytes = static_cast<uint64_t>(sizes->cpu.block_bytes());
-  if (options.cpu_kv_bytes > memory.free_bytes) {
+  if (options.cpu_kv_bytes > memory.host.free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("--cpu-kv-size ", options.cpu_kv_bytes,
                                                      " bytes; free host memory is ",
-                                                     memory.free_bytes, " bytes"));
+                                                     memory.host.free_bytes, " bytes"));
   }
   const int64_t blocks = std::min(static_cast<int64_t>(options.cpu_kv_bytes / block_bytes),
                                   MostUseful(options, *sizes, kv::kCpuBlockTokens));
@@ -92,13 +105,17 @@ absl::Status SizeCpuPool(const PipelineOptions& options, const device::MemoryInf
 
 }  // namespace
 
+PoolMemory MemoryBeside(const device::Device& device) {
+  return {device.memory(), device::HostMemory(), device.kind() == device::DeviceKind::kHost};
+}
+
 absl::StatusOr<PoolSizes> ComputePoolSizes(const PipelineOptions& options, const ModelShape& shape,
-                                           const device::MemoryInfo& memory) {
+                                           const PoolMemory& memory) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options, shape));
   PoolSizes sizes;
   sizes.max_model_len = options.max_model_len > 0 ? options.max_model_len : shape.max_position;
-  sizes.gpu = {options.compute_dtype, shape.num_layers, shape.num_kv_heads, shape.head_dim,
-               options.block_tokens};
+  sizes.gpu = {kv::DefaultPoolType(options.compute_dtype), shape.num_layers, shape.num_kv_heads,
+               shape.head_dim, options.block_tokens};
   sizes.cpu = {options.cpu_kv_dtype, shape.num_layers, shape.num_kv_heads, shape.head_dim,
                kv::kCpuBlockTokens};
   TANDEM_RETURN_IF_ERROR(kv::ValidateGeometry(sizes.gpu));
@@ -124,7 +141,7 @@ exchange::Geometry ExchangeGeometry(const PipelineOptions& options, const ModelS
   // Each block is in one sequence's table at most.
   geometry.max_table_entries = static_cast<uint64_t>(sizes.num_cpu_blocks);
   geometry.extent_bytes = kExtentBytes;
-  geometry.device_wakes = 1;
+  geometry.device_wakes = options.device == "cuda" ? 0 : 1;
   return geometry;
 }
 

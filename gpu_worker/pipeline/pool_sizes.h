@@ -20,10 +20,19 @@ struct PoolSizes {
   int32_t staging_blocks = 0;  // device blocks of one layer, for prefills that end in CPU blocks
 };
 
-// Pure. `memory` is what the device and the host have left after the weights. InvalidArgument for
-// options out of range, ResourceExhausted where memory lacks; both name the flag.
+// What is left after the weights.
+struct PoolMemory {
+  device::MemoryInfo device;
+  device::MemoryInfo host;
+  bool is_shared = true;        // the device computes in the host's memory
+  uint64_t reserved_bytes = 0;  // of the device, for what is allocated after the pool
+};
+PoolMemory MemoryBeside(const device::Device& device);
+
+// Pure. InvalidArgument for options out of range, ResourceExhausted where memory lacks; both name
+// the flag.
 absl::StatusOr<PoolSizes> ComputePoolSizes(const PipelineOptions& options, const ModelShape& shape,
-                                           const device::MemoryInfo& memory);
+                                           const PoolMemory& memory);
 
 exchange::Geometry ExchangeGeometry(const PipelineOptions& options, const ModelShape& shape,
                                     const PoolSizes& sizes);

@@ -18,8 +18,12 @@ class ProgramBuilder {
     }
   }
 
-  // pre(X, i) and send(X, i).
   void PreAndSend(int32_t sub_batch, int32_t layer) {
+    Pre(sub_batch, layer);
+    Send(sub_batch, layer);
+  }
+
+  void Pre(int32_t sub_batch, int32_t layer) {
     if (!shape_.has_rows[sub_batch]) {
       return;
     }
@@ -28,10 +32,13 @@ class ProgramBuilder {
     if (copies_ >= 0) {
       after_copies.push_back(std::exchange(copies_, -1));
     }
-    const int32_t pre =
+    pre_[sub_batch] =
         Add(StageKind::kPre, sub_batch, layer, StageResource::kCompute, std::move(after_copies));
+  }
+
+  void Send(int32_t sub_batch, int32_t layer) {
     if (shape_.has_cpu_rows[sub_batch]) {
-      Add(StageKind::kSend, sub_batch, layer, StageResource::kTransfer, {pre});
+      Add(StageKind::kSend, sub_batch, layer, StageResource::kTransfer, {pre_[sub_batch]});
     }
   }
 
@@ -40,7 +47,15 @@ class ProgramBuilder {
     if (!shape_.has_rows[sub_batch]) {
       return;
     }
-    Add(StageKind::kAttend, sub_batch, layer, StageResource::kCompute, {});
+    std::vector<int32_t> after_move;
+    if (shape_.moves_out[sub_batch] && move_out_ >= 0) {
+      after_move.push_back(std::exchange(move_out_, -1));
+    }
+    const int32_t attend =
+        Add(StageKind::kAttend, sub_batch, layer, StageResource::kCompute, std::move(after_move));
+    if (shape_.moves_out[sub_batch]) {
+      move_out_ = Add(StageKind::kMoveOut, sub_batch, layer, StageResource::kMover, {attend});
+    }
     if (shape_.has_cpu_rows[sub_batch]) {
       join_[sub_batch] = Add(StageKind::kJoin, sub_batch, layer, StageResource::kTransfer, {});
     }
@@ -74,8 +89,10 @@ class ProgramBuilder {
 
   const ProgramShape& shape_;
   std::vector<Stage> stages_;
-  int32_t copies_ = -1;         // until a stage depends on it
-  int32_t join_[2] = {-1, -1};  // newest of each sub-batch
+  int32_t copies_ = -1;        // until a stage depends on it
+  int32_t move_out_ = -1;      // newest, which holds the staging area
+  int32_t pre_[2] = {-1, -1};  // newest of each sub-batch
+  int32_t join_[2] = {-1, -1};
 };
 
 void OneSubBatch(const ProgramShape& shape, ProgramBuilder& builder) {
@@ -107,6 +124,29 @@ void TwoSubBatches(const ProgramShape& shape, ProgramBuilder& builder) {
   builder.Post(1, last);
 }
 
+void TwoSubBatchesPublished(const ProgramShape& shape, ProgramBuilder& builder) {
+  const int32_t last = shape.num_layers - 1;
+  builder.Embed(0);
+  builder.PreAndSend(0, 0);
+  builder.Embed(1);
+  builder.Pre(1, 0);
+  builder.AttendAndJoin(0, 0);
+  builder.Send(1, 0);
+  for (int32_t layer = 0; layer < last; ++layer) {
+    builder.Post(0, layer);
+    builder.Pre(0, layer + 1);
+    builder.AttendAndJoin(1, layer);
+    builder.Send(0, layer + 1);
+    builder.Post(1, layer);
+    builder.Pre(1, layer + 1);
+    builder.AttendAndJoin(0, layer + 1);
+    builder.Send(1, layer + 1);
+  }
+  builder.Post(0, last);
+  builder.AttendAndJoin(1, last);
+  builder.Post(1, last);
+}
+
 }  // namespace
 
 std::vector<Stage> BuildStageProgram(const ProgramShape& shape) {
@@ -116,13 +156,20 @@ std::vector<Stage> BuildStageProgram(const ProgramShape& shape) {
   for (int x = 0; x < 2; ++x) {
     used.has_cpu_rows[x] =
         shape.mode != StepMode::kGpuOnly && used.has_rows[x] && shape.has_cpu_rows[x];
+    used.moves_out[x] = used.has_rows[x] && shape.moves_out[x];
   }
   ProgramBuilder builder(used);
   if (used.has_copies) {
     builder.Copies();
   }
   if (used.num_layers > 0) {
-    two ? TwoSubBatches(used, builder) : OneSubBatch(used, builder);
+    if (!two) {
+      OneSubBatch(used, builder);
+    } else if (shape.order == StageOrder::kPublished) {
+      TwoSubBatchesPublished(used, builder);
+    } else {
+      TwoSubBatches(used, builder);
+    }
     builder.Sample();
   }
   return builder.Take();

@@ -12,16 +12,20 @@ namespace tandem::gpu_worker {
 enum class StageKind {
   kCopies,  // moves between the pools, before the first layer
   kEmbed,
-  kPre,     // norm, QKV, RoPE; stores K and V of device rows
-  kSend,    // Q, K, V rows of CPU decodes to the exchange, then post
-  kAttend,  // device attention of the sub-batch's device rows
-  kJoin,    // waits for done and takes the CPU rows' outputs in
-  kPost,    // output projection, MLP
-  kSample,  // final norm, logits, sampling; one stage for both sub-batches (weights read once)
+  kPre,      // norm, QKV, RoPE; stores K and V of device rows
+  kSend,     // Q, K, V rows of CPU decodes to the exchange, then post
+  kAttend,   // device attention of the sub-batch's device rows; for prompts whose KV goes to the
+             // CPU, their earlier chunks' KV of the layer is copied in first
+  kMoveOut,  // that layer's new KV of those prompts leaves the staging area for the CPU pool
+  kJoin,     // waits for done and takes the CPU rows' outputs in
+  kPost,     // output projection, MLP
+  kSample,   // final norm, logits, sampling; one stage for both sub-batches (weights read once)
 };
 
-// What runs a stage; stages of one resource run in list order.
-enum class StageResource { kCompute, kTransfer };
+// What runs a stage; stages of one resource run in list order. kMover is a copy engine of its own:
+// what leaves the device in bulk must not stand before a join.
+enum class StageResource { kCompute, kTransfer, kMover };
+inline constexpr int kStageResources = 3;
 
 struct Stage {
   StageKind kind = StageKind::kEmbed;
@@ -35,10 +39,12 @@ struct Stage {
 // What of a step decides its program.
 struct ProgramShape {
   StepMode mode = StepMode::kGpuOnly;
+  StageOrder order = StageOrder::kOverlapped;  // of the asymmetric mode
   int32_t num_layers = 0;
   bool has_copies = false;
   bool has_rows[2] = {false, false};
   bool has_cpu_rows[2] = {false, false};
+  bool moves_out[2] = {false, false};  // has prompts whose KV moves to the CPU pool beside the rest
 };
 
 // The order of the asymmetric mode is the design's:
@@ -46,8 +52,17 @@ struct ProgramShape {
 //   for i in 0 .. L-2: post(A,i) pre(A,i+1) send(A,i+1) attend(B,i) post(B,i) pre(B,i+1)
 //   send(B,i+1) attend(A,i+1) post(A,L-1) attend(B,L-1) post(B,L-1)
 // where attend stands for kAttend and kJoin, and send and join run on the transfer resource.
-// Unified and GPU only run one sub-batch, layer by layer. A sub-batch without rows has no stages;
-// GPU only has no kSend and kJoin.
+// Published order: a sub-batch's send follows the other one's join,
+//   pre(A,0) send(A,0) pre(B,0) attend(A,0) send(B,0)
+//   for i in 0 .. L-2: post(A,i) pre(A,i+1) attend(B,i) send(A,i+1)
+//                      post(B,i) pre(B,i+1) attend(A,i+1) send(B,i+1)
+//   post(A,L-1) attend(B,L-1) post(B,L-1)
+// so that A's CPU part hides behind B's dense stage and A's device attention, and B's behind A's
+// dense stage.
+// A prompt that will live on the CPU moves out layer by layer: move_out(X, i) follows attend(X, i)
+// on the mover, beside post(X, i) and pre(X, i + 1), and the next attend(X) waits for it, because
+// one layer's staging area serves all layers. Unified and GPU only run one sub-batch, layer by
+// layer. A sub-batch without rows has no stages; GPU only has no kSend and kJoin.
 std::vector<Stage> BuildStageProgram(const ProgramShape& shape);
 
 }  // namespace tandem::gpu_worker

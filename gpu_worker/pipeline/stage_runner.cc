@@ -1,67 +1,25 @@
 #include "gpu_worker/pipeline/stage_runner.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "gpu_worker/ops/rows.h"
+#include "gpu_worker/ops/exchange_rows.h"
+#include "gpu_worker/ops/pseudo_sampling.h"
+#include "gpu_worker/ops/rows_paced.h"
 #include "gpu_worker/ops/sampling.h"
 
 namespace tandem::gpu_worker {
-namespace {
-
-// Rows of Q, K and V to the exchange's slot, then the bell.
-absl::Status SendRows(const PipelineParts& parts, const SubBatchLayout& rows, int slot,
-                      int32_t layer) {
-  const ModelShape& shape = parts.decoder->shape();
-  ops::PackRowsArgs pack;
-  pack.in = parts.decoder->qkv().data;
-  pack.in_width = shape.q_size() + 2 * shape.kv_size();
-  pack.row_ids = rows.cpu_rows;
-  pack.width = shape.q_size();
-  pack.out = parts.exchange->q(slot);
-  ops::PackRows(*parts.context, pack);
-  pack.first_column = shape.q_size();
-  pack.width = shape.kv_size();
-  pack.out = parts.exchange->k(slot);
-  ops::PackRows(*parts.context, pack);
-  pack.first_column = shape.q_size() + shape.kv_size();
-  pack.out = parts.exchange->v(slot);
-  ops::PackRows(*parts.context, pack);
-  parts.exchange->Post(slot, layer);
-  return absl::OkStatus();
-}
-
-absl::Status JoinRows(const PipelineParts& parts, const SubBatchLayout& rows, int slot,
-                      int32_t layer) {
-  switch (parts.exchange->WaitDone(slot, layer, parts.cpu_wait_timeout_us)) {
-    case exchange::WaitResult::kDone:
-      break;
-    case exchange::WaitResult::kReleased:
-      return absl::UnavailableError("the CPU attention worker was lost during the step");
-    case exchange::WaitResult::kTimedOut:
-      return absl::UnavailableError(absl::StrCat("the CPU attention worker did not answer layer ",
-                                                 layer, " within ", parts.cpu_wait_timeout_us,
-                                                 " us"));
-  }
-  const auto row_bytes = static_cast<size_t>(parts.decoder->shape().q_size() *
-                                             DTypeBytes(parts.context->compute_dtype()));
-  const std::byte* from = parts.exchange->o(slot);
-  for (size_t i = 0; i < rows.cpu_rows.size(); ++i) {
-    std::memcpy(parts.decoder->attention_out() + static_cast<size_t>(rows.cpu_rows[i]) * row_bytes,
-                from + i * row_bytes, row_bytes);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 StageRunner::StageRunner(const PipelineParts& parts, const StepInput& input,
                          const StepLayout& layout)
-    : parts_(parts), input_(input), layout_(layout) {
+    : parts_(parts),
+      input_(input),
+      layout_(layout),
+      stages_(BuildStageProgram(layout.program)),
+      times_(stages_.size()),
+      begins_after_(stages_.size(), -1),
+      events_(stages_.size()) {
   output_.sequences.resize(layout.outputs.size());
   for (size_t i = 0; i < layout.outputs.size(); ++i) {
     const SequenceWork& work = *layout.outputs[i];
@@ -72,37 +30,34 @@ StageRunner::StageRunner(const PipelineParts& parts, const StepInput& input,
   }
   for (const LogitRow& row : layout.logit_rows) {
     logit_row_ids_.push_back(row.row);
+    if (row.prompt_index < 0 && row.work->sample->constraint != nullptr) {
+      row.work->sample->constraint->Begin(row.work->sample->output_tokens);
+    }
   }
 }
 
 device::Stream& StageRunner::StreamOf(StageResource resource) const {
-  const bool transfer = resource == StageResource::kTransfer && parts_.transfer != nullptr;
-  return transfer ? *parts_.transfer : *parts_.compute;
+  if (resource == StageResource::kTransfer && parts_.transfer != nullptr) {
+    return *parts_.transfer;
+  }
+  return resource == StageResource::kMover && parts_.mover != nullptr ? *parts_.mover
+                                                                      : *parts_.compute;
 }
 
 absl::Status StageRunner::Launch() {
-  const std::vector<Stage> stages = BuildStageProgram(layout_.program);
-  events_.resize(stages.size());
-  for (const Stage& stage : stages) {
+  for (const Stage& stage : stages_) {
     for (const int32_t earlier : stage.depends_on) {
       const auto index = static_cast<size_t>(earlier);
-      if (&StreamOf(stages[index].resource) != &StreamOf(stage.resource)) {
+      if (&StreamOf(stages_[index].resource) != &StreamOf(stage.resource)) {
         events_[index] = parts_.device->CreateEvent();
       }
     }
   }
-  clocks_[0].Start(*parts_.compute);
-  if (parts_.transfer != nullptr) {
-    clocks_[1].Start(*parts_.transfer);
-  }
-  for (size_t i = 0; i < stages.size(); ++i) {
-    device::Stream& stream = StreamOf(stages[i].resource);
-    for (const int32_t earlier : stages[i].depends_on) {
-      if (&StreamOf(stages[static_cast<size_t>(earlier)].resource) != &stream) {
-        stream.WaitFor(*events_[static_cast<size_t>(earlier)]);
-      }
-    }
-    TANDEM_RETURN_IF_ERROR(LaunchStage(stages[i], stream));
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    device::Stream& stream = StreamOf(stages_[i].resource);
+    StampBegin(i, stream, WaitForOthers(stages_[i], stream));
+    TANDEM_RETURN_IF_ERROR(LaunchStage(i, stream));
+    stream.Stamp(&times_[i].end_us);
     if (events_[i] != nullptr) {
       stream.Record(*events_[i]);
     }
@@ -110,7 +65,31 @@ absl::Status StageRunner::Launch() {
   return absl::OkStatus();
 }
 
-absl::Status StageRunner::LaunchStage(const Stage& stage, device::Stream& stream) {
+bool StageRunner::WaitForOthers(const Stage& stage, device::Stream& stream) {
+  bool waits = false;
+  for (const int32_t earlier : stage.depends_on) {
+    const auto index = static_cast<size_t>(earlier);
+    if (&StreamOf(stages_[index].resource) != &stream) {
+      stream.WaitFor(*events_[index]);
+      waits = true;
+    }
+  }
+  return waits;
+}
+
+// Without a wait a stage begins where the one before it on the stream ended: half of the stamps.
+void StageRunner::StampBegin(size_t stage, device::Stream& stream, bool waits) {
+  int32_t& before = newest_on_[&stream];  // 1 + its index
+  if (waits || before == 0) {
+    stream.Stamp(&times_[stage].begin_us);
+  } else {
+    begins_after_[stage] = before - 1;
+  }
+  before = static_cast<int32_t>(stage) + 1;
+}
+
+absl::Status StageRunner::LaunchStage(size_t index, device::Stream& stream) {
+  const Stage& stage = stages_[index];
   const SubBatchLayout& rows = layout_.sub_batch[stage.sub_batch];
   model::Decoder& decoder = *parts_.decoder;
   switch (stage.kind) {
@@ -123,19 +102,24 @@ absl::Status StageRunner::LaunchStage(const Stage& stage, device::Stream& stream
     case StageKind::kPre:
       decoder.Pre(stage.layer, rows.rows, rows.positions);
       ops::StoreKv(*parts_.context, decoder.qkv(), rows.store, parts_.GpuLayer(stage.layer));
-      ClockOf(stream).Mark(stream, Term::kLinear);
       break;
     case StageKind::kSend:
       return LaunchSend(stage, stream);
     case StageKind::kAttend:
-      LaunchAttend(stage, stream);
+      LaunchAttend(index, stream);
+      break;
+    case StageKind::kMoveOut:
+      for (const CpuPrefill& prefill : rows.cpu_prefill) {
+        if (prefill.moves_later) {
+          LaunchMoveOut(prefill, stage.layer, stream);
+        }
+      }
       break;
     case StageKind::kJoin:
       LaunchJoin(stage, stream);
       break;
     case StageKind::kPost:
       decoder.Post(stage.layer, rows.rows);
-      ClockOf(stream).Mark(stream, Term::kLinear);
       break;
     case StageKind::kSample:
       LaunchSample(stream);
@@ -149,20 +133,38 @@ void StageRunner::LaunchCopies(device::Stream& stream) {
   const bool team = &stream == parts_.compute.get();
   for (const PoolCopy& copy : input_.copies) {
     for (int32_t layer = 0; layer < parts_.sizes.gpu.num_layers; ++layer) {
-      ops::CopyKvArgs args;
-      args.from = copy.to_cpu ? parts_.GpuLayer(layer) : parts_.CpuLayer(layer);
-      args.from_table = copy.to_cpu ? copy.gpu_blocks : copy.cpu_blocks;
-      args.to = copy.to_cpu ? parts_.CpuLayer(layer) : parts_.GpuLayer(layer);
-      args.to_table = copy.to_cpu ? copy.cpu_blocks : copy.gpu_blocks;
+      TierCopy args{parts_.GpuLayer(layer), copy.gpu_blocks, layer, copy.cpu_blocks};
       args.count = copy.num_tokens;
       args.use_team = team;
-      ops::CopyKv(stream, args);
+      args.to_cpu = copy.to_cpu;
+      CopyBetweenTiers(args, stream);
     }
   }
-  ClockOf(stream).Mark(stream, Term::kCopies);
 }
 
-void StageRunner::LaunchAttend(const Stage& stage, device::Stream& stream) {
+void StageRunner::CopyBetweenTiers(const TierCopy& copy, device::Stream& stream) {
+  for (const CpuShard& shard : parts_.cpu_tier->shards()) {
+    ops::CopyKvArgs args;
+    args.from = copy.device;
+    args.from.first_head = shard.first_kv_head;
+    args.from_table = copy.device_blocks;
+    args.to = PipelineParts::CpuLayer(shard, copy.layer);
+    args.to_table = copy.cpu_blocks;
+    args.to_host = true;
+    if (!copy.to_cpu) {
+      std::swap(args.from, args.to);
+      std::swap(args.from_table, args.to_table);
+      std::swap(args.from_host, args.to_host);
+    }
+    args.first = copy.first;
+    args.count = copy.count;
+    args.use_team = copy.use_team;
+    ops::CopyKv(*parts_.context, stream, args);
+  }
+}
+
+void StageRunner::LaunchAttend(size_t index, device::Stream& stream) {
+  const Stage& stage = stages_[index];
   const SubBatchLayout& rows = layout_.sub_batch[stage.sub_batch];
   ops::AttentionArgs args;
   args.qkv = parts_.decoder->qkv();
@@ -171,26 +173,25 @@ void StageRunner::LaunchAttend(const Stage& stage, device::Stream& stream) {
   args.out = parts_.decoder->attention_out();
   if (!rows.prefill.empty() || !rows.cpu_prefill.empty()) {
     ops::PrefillAttention(*parts_.context, args, rows.prefill);
-    for (const CpuPrefill& prefill : rows.cpu_prefill) {
-      LaunchCpuPrefill(prefill, stage.layer, stream);
+    for (const bool later : {false, true}) {  // those without a part of their own come first
+      for (const CpuPrefill& prefill : rows.cpu_prefill) {
+        if (prefill.moves_later == later) {
+          LaunchCpuPrefill(prefill, stage.layer, stream);
+        }
+      }
     }
-    ClockOf(stream).Mark(stream, Term::kPrefill);
   }
   if (!rows.decode.empty()) {
+    stream.Stamp(&times_[index].split_us);
     ops::DecodeAttention(*parts_.context, args, rows.decode);
-    ClockOf(stream).Mark(stream, Term::kGpuDecode);
   }
 }
 
 void StageRunner::LaunchCpuPrefill(const CpuPrefill& prefill, int32_t layer,
                                    device::Stream& stream) {
-  ops::CopyKvArgs copy;
-  copy.from = parts_.CpuLayer(layer);
-  copy.from_table = prefill.cpu_blocks;
-  copy.to = parts_.StagingLayer();
-  copy.to_table = prefill.run.block_table;
+  TierCopy copy{parts_.StagingLayer(), prefill.run.block_table, layer, prefill.cpu_blocks};
   copy.count = prefill.run.start_position;
-  ops::CopyKv(stream, copy);
+  CopyBetweenTiers(copy, stream);
 
   ops::AttentionArgs args;
   args.qkv = parts_.decoder->qkv();
@@ -198,51 +199,108 @@ void StageRunner::LaunchCpuPrefill(const CpuPrefill& prefill, int32_t layer,
   args.scale = parts_.attention_scale;
   args.out = parts_.decoder->attention_out();
   const std::span<const ops::RowRun> run(&prefill.run, 1);
-  ops::StoreKv(*parts_.context, args.qkv, run, args.pool);
+  // Rounded already, so that rows attend to what later chunks and decodes will find, however the
+  // prompt is cut.
+  ops::StoreKv(*parts_.context, args.qkv, run, args.pool, parts_.sizes.cpu.dtype);
   ops::PrefillAttention(*parts_.context, args, run);
+  if (!prefill.moves_later) {
+    LaunchMoveOut(prefill, layer, stream);
+  }
+}
 
-  std::swap(copy.from, copy.to);
-  std::swap(copy.from_table, copy.to_table);
+void StageRunner::LaunchMoveOut(const CpuPrefill& prefill, int32_t layer, device::Stream& stream) {
+  TierCopy copy{parts_.StagingLayer(), prefill.run.block_table, layer, prefill.cpu_blocks};
+  copy.to_cpu = true;
   copy.first = prefill.run.start_position;
   copy.count = prefill.run.num_rows;
-  ops::CopyKv(stream, copy);
+  copy.use_team = &stream == parts_.compute.get();
+  CopyBetweenTiers(copy, stream);
 }
 
 absl::Status StageRunner::LaunchSend(const Stage& stage, device::Stream& stream) {
   if (!began_) {
     // Embedding and the first layer's pre run while the worker takes the step.
     began_ = true;
-    TANDEM_RETURN_IF_ERROR(parts_.exchange->BeginStep(
+    TANDEM_RETURN_IF_ERROR(parts_.cpu_tier->BeginStep(
         input_.epoch, layout_.sub_batch[0].cpu_slot, layout_.sub_batch[1].cpu_slot,
         parts_.attention_scale, parts_.cpu_wait_timeout_us));
   }
-  const SubBatchLayout& rows = layout_.sub_batch[stage.sub_batch];
-  stream.Launch([this, &rows, slot = stage.sub_batch, layer = stage.layer] {
-    return SendRows(parts_, rows, slot, layer);
-  });
+  ops::SendRowsArgs args;
+  args.qkv = parts_.decoder->qkv();
+  args.row_ids = layout_.sub_batch[stage.sub_batch].cpu_rows;
+  args.slot = stage.sub_batch;
+  args.layer = stage.layer;
+  for (const CpuShard& shard : parts_.cpu_tier->shards()) {
+    args.exchange = shard.exchange.get();
+    args.first_kv_head = shard.first_kv_head;
+    ops::SendRows(*parts_.context, stream, args);
+  }
   return absl::OkStatus();
 }
 
 void StageRunner::LaunchJoin(const Stage& stage, device::Stream& stream) {
-  const SubBatchLayout& rows = layout_.sub_batch[stage.sub_batch];
-  stream.Launch([this, &rows, slot = stage.sub_batch, layer = stage.layer] {
-    return JoinRows(parts_, rows, slot, layer);
-  });
-  ClockOf(stream).Mark(stream, Term::kCpuWait);
+  ops::JoinRowsArgs args;
+  args.row_ids = layout_.sub_batch[stage.sub_batch].cpu_rows;
+  args.slot = stage.sub_batch;
+  args.layer = stage.layer;
+  args.timeout_us = parts_.cpu_wait_timeout_us;
+  args.width = parts_.decoder->shape().q_size();
+  args.out = parts_.decoder->attention_out();
+  for (const CpuShard& shard : parts_.cpu_tier->shards()) {
+    args.exchange = shard.exchange.get();
+    ops::JoinRows(*parts_.context, stream, args);
+    args.first_column += ops::QueryWidth(*shard.exchange);
+  }
 }
 
 void StageRunner::LaunchSample(device::Stream& stream) {
   const auto batch = static_cast<size_t>(parts_.decoder->max_logit_rows());
   for (size_t first = 0; first < logit_row_ids_.size(); first += batch) {
     const size_t count = std::min(batch, logit_row_ids_.size() - first);
+    if (parts_.decoder->picks_greedy_tokens() && AllGreedy(first, count)) {
+      parts_.decoder->GreedyTokens(std::span(logit_row_ids_).subspan(first, count));
+      stream.Launch([this, first, count] {
+        for (size_t i = 0; i < count; ++i) {
+          const auto output = static_cast<size_t>(layout_.logit_rows[first + i].output);
+          output_.sequences[output].token = parts_.decoder->greedy_tokens()[i];
+        }
+        return absl::OkStatus();
+      });
+      continue;
+    }
     parts_.decoder->Logits(std::span(logit_row_ids_).subspan(first, count));
+    if (parts_.device->kind() == device::DeviceKind::kPaced) {
+      PseudoSampleRows(first, count);
+      continue;
+    }
     stream.Launch([this, first, count] {
       SampleRows(first, count);
       return absl::OkStatus();
     });
   }
-  ClockOf(stream).Mark(stream, Term::kLinear);
 }
+
+bool StageRunner::AllGreedy(size_t first, size_t count) const {
+  return std::all_of(
+      layout_.logit_rows.begin() + static_cast<ptrdiff_t>(first),
+      layout_.logit_rows.begin() + static_cast<ptrdiff_t>(first + count),
+      [](const LogitRow& row) { return row.prompt_index < 0 && IsPlainGreedy(*row.work->sample); });
+}
+
+namespace {
+
+absl::Status TakeAllowedTokens(SampleRequest* request) {
+  if (request->constraint != nullptr) {
+    const absl::StatusOr<std::span<const uint32_t>> allowed = request->constraint->Wait();
+    if (!allowed.ok()) {
+      return allowed.status();
+    }
+    request->allowed_tokens = *allowed;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void StageRunner::SampleRows(size_t first, size_t count) {
   const auto vocab = static_cast<size_t>(parts_.decoder->shape().vocab_size);
@@ -256,7 +314,35 @@ void StageRunner::SampleRows(size_t first, size_t count) {
       output.prompt_logprobs[index] =
           LogprobsOf(logits, row.work->next_tokens[index], row.work->num_prompt_logprobs);
     } else {
-      SampledToken sampled = SampleRow(logits, *row.work->sample);
+      SampleRequest request = *row.work->sample;
+      output.status = TakeAllowedTokens(&request);
+      if (!output.status.ok()) {
+        continue;
+      }
+      SampledToken sampled = SampleRow(logits, request);
+      output.token = sampled.token;
+      output.logprobs = std::move(sampled.logprobs);
+    }
+  }
+}
+
+void StageRunner::PseudoSampleRows(size_t first, size_t count) {
+  const int32_t vocab = parts_.decoder->shape().vocab_size;
+  ops::paced::Sample(*parts_.context, static_cast<int64_t>(count), vocab);
+  for (size_t i = first; i < first + count; ++i) {
+    const LogitRow& row = layout_.logit_rows[i];
+    SequenceOutput& output = output_.sequences[static_cast<size_t>(row.output)];
+    if (row.prompt_index >= 0) {
+      const auto index = static_cast<size_t>(row.prompt_index);
+      output.prompt_logprobs[index] =
+          PseudoLogprobs(row.work->next_tokens[index], row.work->num_prompt_logprobs, vocab);
+    } else {
+      SampleRequest request = *row.work->sample;
+      output.status = TakeAllowedTokens(&request);
+      if (!output.status.ok()) {
+        continue;
+      }
+      SampledToken sampled = PseudoSample(request, vocab);
       output.token = sampled.token;
       output.logprobs = std::move(sampled.logprobs);
     }
@@ -264,15 +350,42 @@ void StageRunner::SampleRows(size_t first, size_t count) {
 }
 
 StepOutput StageRunner::TakeOutput() {
-  StepTimings& timings = output_.timings;
-  for (const TermClock& clock : clocks_) {
-    timings.linear_us += clock.us(Term::kLinear);
-    timings.prefill_us += clock.us(Term::kPrefill);
-    timings.gpu_decode_us += clock.us(Term::kGpuDecode);
-    timings.cpu_decode_us += clock.us(Term::kCpuWait);
-    timings.copies_us += clock.us(Term::kCopies);
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    StageTimes& time = times_[i];
+    if (begins_after_[i] >= 0) {
+      time.begin_us = times_[static_cast<size_t>(begins_after_[i])].end_us;
+    }
+    if (stages_[i].kind == StageKind::kAttend && time.split_us == 0) {
+      time.split_us = time.end_us;  // no decodes
+    }
+  }
+  output_.timings = SumStageTimes(stages_, times_, parts_.transfer == nullptr);
+  for (const TraceSpan& span : CpuSpans()) {
+    output_.timings.cpu_busy_us += span.end_us - span.begin_us;
   }
   return std::move(output_);
+}
+
+std::vector<TraceSpan> StageRunner::CpuSpans() const {
+  std::vector<TraceSpan> spans;
+  for (const Stage& stage : stages_) {
+    if (stage.kind == StageKind::kJoin) {
+      const exchange::LayerTiming timing =
+          parts_.cpu_tier->layer_timing(stage.sub_batch, stage.layer);
+      if (timing.end_us > timing.begin_us) {
+        spans.push_back({"attention", TraceTrack::kCpu, stage.sub_batch, stage.layer,
+                         static_cast<double>(timing.begin_us), static_cast<double>(timing.end_us)});
+      }
+    }
+  }
+  return spans;
+}
+
+std::vector<TraceSpan> StageRunner::Spans() const {
+  std::vector<TraceSpan> spans = SpansOf(stages_, times_);
+  const std::vector<TraceSpan> cpu = CpuSpans();
+  spans.insert(spans.end(), cpu.begin(), cpu.end());
+  return spans;
 }
 
 }  // namespace tandem::gpu_worker

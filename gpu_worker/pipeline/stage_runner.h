@@ -4,12 +4,13 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "gpu_worker/pipeline/pipeline_parts.h"
 #include "gpu_worker/pipeline/stage_program.h"
+#include "gpu_worker/pipeline/stage_times.h"
 #include "gpu_worker/pipeline/step_io.h"
 #include "gpu_worker/pipeline/step_layout.h"
-#include "gpu_worker/pipeline/term_clock.h"
 
 namespace tandem::gpu_worker {
 
@@ -25,27 +26,51 @@ class StageRunner {
   bool began() const { return began_; }
   // What the step gave; the streams must be idle.
   StepOutput TakeOutput();
+  // The step's timeline, the CPU worker's part included. After TakeOutput and before the next step.
+  std::vector<TraceSpan> Spans() const;
 
  private:
   device::Stream& StreamOf(StageResource resource) const;
-  absl::Status LaunchStage(const Stage& stage, device::Stream& stream);
+  // Whether there was another stream's stage to wait for.
+  bool WaitForOthers(const Stage& stage, device::Stream& stream);
+  void StampBegin(size_t stage, device::Stream& stream, bool waits);
+  absl::Status LaunchStage(size_t index, device::Stream& stream);
+  // One layer of one sequence's KV between blocks of a device pool and CPU blocks.
+  struct TierCopy {
+    ops::PoolLayer device;
+    std::span<const int32_t> device_blocks;
+    int32_t layer = 0;  // of the CPU pool
+    std::span<const int32_t> cpu_blocks;
+    bool to_cpu = false;
+    int64_t first = 0;
+    int64_t count = 0;
+    bool use_team = true;
+  };
+
   void LaunchCopies(device::Stream& stream);
-  void LaunchAttend(const Stage& stage, device::Stream& stream);
+  void CopyBetweenTiers(const TierCopy& copy, device::Stream& stream);
+  void LaunchAttend(size_t index, device::Stream& stream);
   void LaunchCpuPrefill(const CpuPrefill& prefill, int32_t layer, device::Stream& stream);
+  void LaunchMoveOut(const CpuPrefill& prefill, int32_t layer, device::Stream& stream);
   absl::Status LaunchSend(const Stage& stage, device::Stream& stream);
   void LaunchJoin(const Stage& stage, device::Stream& stream);
   void LaunchSample(device::Stream& stream);
   void SampleRows(size_t first, size_t count);
-  TermClock& ClockOf(const device::Stream& stream) {
-    return clocks_[&stream == parts_.transfer.get() ? 1 : 0];
-  }
+  // Whether every one of these rows wants the largest logit's token and nothing else.
+  bool AllGreedy(size_t first, size_t count) const;
+  // Of each layer that the CPU worker computed, by its own clock.
+  std::vector<TraceSpan> CpuSpans() const;
+  void PseudoSampleRows(size_t first, size_t count);  // where there are no logits
 
   const PipelineParts& parts_;
   const StepInput& input_;
   const StepLayout& layout_;
   std::vector<int32_t> logit_row_ids_;
-  std::vector<std::unique_ptr<device::Event>> events_;  // by stage, where another stream waits
-  TermClock clocks_[2];                                 // compute, transfer
+  const std::vector<Stage> stages_;
+  std::vector<StageTimes> times_;                       // by stage, like the following
+  std::vector<int32_t> begins_after_;                   // >= 0: at the end of that stage
+  std::vector<std::unique_ptr<device::Event>> events_;  // where another stream waits
+  absl::flat_hash_map<const device::Stream*, int32_t> newest_on_;
   StepOutput output_;
   bool began_ = false;
 };

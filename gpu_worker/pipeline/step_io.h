@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -29,6 +30,19 @@ struct SamplingParams {
   std::vector<std::pair<int32_t, float>> logit_bias;
 };
 
+// Which tokens may come next in one sequence, computed beside the step. One step at a time uses it;
+// its own threads do the work.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // Starts computing what may follow `output_tokens`, the whole output so far. Does not wait;
+  // asking for the same again costs nothing.
+  virtual void Begin(std::span<const int32_t> output_tokens) = 0;
+  // The mask that Begin asked for: bit i % 32 of word i / 32 is set where token i may come next.
+  // Waits a bounded time; an error ends the sequence.
+  virtual absl::StatusOr<std::span<const uint32_t>> Wait() = 0;
+};
+
 // One token to sample after a sequence's last row. The random number depends on (seed, output
 // position) alone.
 struct SampleRequest {
@@ -37,6 +51,8 @@ struct SampleRequest {
   std::span<const int32_t> output_tokens;     // so far; its size is the output position
   std::span<const int32_t> forbidden_tokens;  // e.g. end tokens while below min_tokens
   int32_t num_logprobs = -1;                  // -1: none; n: the chosen and the n best
+  TokenConstraint* constraint = nullptr;      // gives `allowed_tokens` when the token is sampled
+  std::span<const uint32_t> allowed_tokens;   // bits by token id; empty: all
 };
 
 struct TokenLogprob {
@@ -61,6 +77,7 @@ enum class WorkKind {
 // The rows of one sequence in one step.
 struct SequenceWork {
   uint64_t sequence_id = 0;
+  std::string_view request_id;  // for logs
   WorkKind kind = WorkKind::kPrefillGpu;
   std::span<const int32_t> tokens;  // token ids of the rows; one for decodes
   int32_t start_position = 0;       // of tokens[0]; everything before it is in the cache
@@ -86,6 +103,7 @@ struct PoolCopy {
 struct StepInput {
   uint64_t epoch = 0;  // grows by one with every step that is tried
   StepMode mode = StepMode::kGpuOnly;
+  StageOrder order = StageOrder::kOverlapped;  // of the asymmetric mode
   std::vector<PoolCopy> copies;
   std::vector<SequenceWork> sub_batch[2];  // A, B; B is empty except in asymmetric mode
 };
@@ -93,6 +111,7 @@ struct StepInput {
 struct SequenceOutput {
   uint64_t sequence_id = 0;
   std::optional<int32_t> token;                // sampled
+  absl::Status status;                         // not OK: why there is no token
   std::optional<TokenLogprobs> logprobs;       // of it
   std::vector<TokenLogprobs> prompt_logprobs;  // of next_tokens
 };
@@ -105,6 +124,7 @@ struct StepTimings {
   double gpu_decode_us = 0;
   double cpu_decode_us = 0;  // device side: time spent waiting for the CPU worker's outputs
   double copies_us = 0;
+  double cpu_busy_us = 0;  // the CPU worker's own computing, hidden or not; 0: unknown
 };
 
 struct StepOutput {

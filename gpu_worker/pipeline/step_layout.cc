@@ -66,16 +66,34 @@ class LayoutBuilder {
       first_row += static_cast<int32_t>(ops::LinearRows(to.rows.count));
     }
     layout_.program.mode = input_.mode;
+    layout_.program.order = input_.order;
     layout_.program.num_layers = limits_.num_layers;
     layout_.program.has_copies = !input_.copies.empty();
     for (int x = 0; x < 2; ++x) {
       layout_.program.has_rows[x] = layout_.sub_batch[x].rows.count > 0;
       layout_.program.has_cpu_rows[x] = !layout_.sub_batch[x].cpu_rows.empty();
+      layout_.program.moves_out[x] = ShareStaging(layout_.sub_batch[x].cpu_prefill);
     }
     return std::move(layout_);
   }
 
  private:
+  // Gives each chunk a part of the staging area while there is room; whether any got one.
+  bool ShareStaging(std::vector<CpuPrefill>& prefills) {
+    bool any = false;
+    for (CpuPrefill& prefill : prefills) {
+      const auto blocks = static_cast<size_t>(BlocksFor(
+          int64_t{prefill.run.start_position} + prefill.run.num_rows, limits_.gpu_block_tokens));
+      if (staging_used_ + blocks <= limits_.staging_table.size()) {
+        prefill.run.block_table = limits_.staging_table.subspan(staging_used_, blocks);
+        prefill.moves_later = true;
+        staging_used_ += blocks;
+        any = true;
+      }
+    }
+    return any;
+  }
+
   absl::Status CheckCopy(const PoolCopy& copy) const {
     if (limits_.num_cpu_blocks == 0 || copy.num_tokens < 0) {
       return absl::InternalError("a copy between the pools without a CPU pool or of negative size");
@@ -166,7 +184,7 @@ class LayoutBuilder {
         break;
       case WorkKind::kDecodeCpu:
         to.cpu_rows.push_back(run.first_row);
-        to.cpu_slot.push_back({end, work.block_table});
+        to.cpu_slot.push_back({end, work.block_table, work.sequence_id, work.request_id});
         break;
     }
     AddLogitRows(work, run);
@@ -193,6 +211,7 @@ class LayoutBuilder {
   const StepInput& input_;
   const LayoutLimits& limits_;
   StepLayout layout_;
+  size_t staging_used_ = 0;  // entries of the staging table
 };
 
 }  // namespace

@@ -14,10 +14,13 @@
 // A step's work as rows of the activations. Pure.
 namespace tandem::gpu_worker {
 
-// A prefill chunk whose KV ends in CPU blocks; it attends within the staging area.
+// A prefill chunk whose KV ends in CPU blocks; it attends within the staging area. Chunks that have
+// a part of the area of their own leave it beside later stages; one for which there is no room
+// takes the area first and leaves it before the others come.
 struct CpuPrefill {
   ops::RowRun run;                      // block_table: of the staging area
   std::span<const int32_t> cpu_blocks;  // of the sequence
+  bool moves_later = false;             // by kMoveOut; else within kAttend
 };
 
 struct SubBatchLayout {

@@ -4,12 +4,11 @@
 
 namespace tandem::gpu_worker {
 
-bool OffloadGuard::Observe(double progress_per_us, double gpu_only_progress_per_us,
-                           int64_t now_us) {
-  if (!(gpu_only_progress_per_us > 0) || !(progress_per_us > 0)) {
+bool OffloadGuard::Observe(double value_per_us, double gpu_only_value_per_us, int64_t now_us) {
+  if (!(gpu_only_value_per_us > 0) || !(value_per_us > 0)) {
     return false;
   }
-  const double ratio = std::min(progress_per_us / gpu_only_progress_per_us, 4.0);
+  const double ratio = std::min(value_per_us / gpu_only_value_per_us, 4.0);
   ratio_ = steps_ == 0 ? ratio : ratio_ + kWeight * (ratio - ratio_);
   ++steps_;
   if (steps_ < kMinSteps) {

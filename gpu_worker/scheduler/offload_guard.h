@@ -8,14 +8,14 @@ namespace tandem::gpu_worker {
 // alone was predicted to do. Pure: times are arguments.
 class OffloadGuard {
  public:
-  // A step with CPU decodes ended: its measured progress per microsecond, and the GPU-only
+  // A step with CPU decodes ended: its measured value per microsecond, and the GPU-only
   // prediction of the same moment. True when this observation switched offloading off.
-  bool Observe(double progress_per_us, double gpu_only_progress_per_us, int64_t now_us);
+  bool Observe(double value_per_us, double gpu_only_value_per_us, int64_t now_us);
   bool OffloadPays(int64_t now_us) const { return now_us >= disabled_until_us_; }
 
  private:
-  static constexpr double kWorthwhile = 0.95;  // of GPU only; below it offloading costs
-  static constexpr int kMinSteps = 16;         // before a verdict
+  static constexpr double kWorthwhile = 0.9;  // of GPU only; below it offloading costs
+  static constexpr int kMinSteps = 16;        // before a verdict
   static constexpr double kWeight = 0.1;
   static constexpr int64_t kFirstPauseUs = 2'000'000;
   static constexpr int64_t kLongestPauseUs = 30'000'000;

@@ -27,7 +27,14 @@ Planner::Planner(const SchedulerConfig& config, const Predictor& predictor,
 
 StepPlan Planner::Run() {
   SortResidents();
+  if (config_.policy == OffloadPolicy::kAuto) {
+    steady_ = state_.steady.is_known ? state_.steady : Study();
+  }
+  if (is_neo()) {
+    MakeNeoRoom();
+  }
   PlanGpuDecodes();
+  MakeRoomAhead();
   PlanSwapIns();
   if (rules_.cpu_usable) {
     PlanCpuGrowth();
@@ -65,7 +72,7 @@ void Planner::AddGpuDecode(const SequenceView& view) {
 void Planner::PlanGpuDecodes() {
   std::vector<Resident*> decodes;
   for (Resident* resident : on_gpu_) {
-    if (resident->view->is_decode()) {
+    if (!resident->gone && resident->view->is_decode()) {
       decodes.push_back(resident);
     }
   }
@@ -150,23 +157,81 @@ void Planner::EvictFromGpu(Resident& victim) {
   }
 }
 
-void Planner::PlanSwapIns() {
-  if (config_.policy != OffloadPolicy::kAuto || evicted_ || !rules_.cpu_usable) {
+// Moves the youngest out one step before the others lack blocks, so that none of them loses a step
+// to waiting for the move.
+void Planner::MakeRoomAhead() {
+  if (config_.policy != OffloadPolicy::kAuto || !rules_.cpu_usable || evicted_) {
     return;
   }
+  int32_t needed = 0;
+  for (const SequenceView* view : gpu_decodes_) {
+    needed +=
+        state_.gpu.BlocksFor(view->total_tokens + 1) - state_.gpu.BlocksFor(view->total_tokens);
+  }
+  if (needed <= free_gpu_ || gpu_decodes_.size() < 2) {
+    return;
+  }
+  Resident* youngest = nullptr;
+  for (Resident* resident : on_gpu_) {
+    if (!resident->gone && resident->view->is_decode()) {
+      youngest = resident;
+    }
+  }
+  if (youngest == nullptr || youngest->view != gpu_decodes_.back() ||
+      !CanSwapOut(*youngest->view)) {
+    return;
+  }
+  const SequenceView& view = *youngest->view;
+  free_gpu_ += state_.gpu.BlocksFor(view.total_tokens) - view.blocks;
+  gpu_decodes_.pop_back();
+  ++token_budget_;
+  ++sequence_budget_;
+  EvictFromGpu(*youngest);
+}
+
+// A free place on the device goes to a waiting prompt, which needs no copy, while the CPU keeps up
+// with what it has.
+bool Planner::SwapInsWait() const {
+  constexpr uint64_t kKeepsUp = 8;  // steps
+  if (is_neo() || state_.waiting.empty() || !CpuTierServes() ||
+      cpu_residents_ > steady_.cpu_target ||
+      !state_.gpu.CanEverHold(state_.waiting.front()->total_tokens)) {
+    return false;
+  }
+  return std::none_of(on_cpu_.begin(), on_cpu_.end(), [this](const Resident* resident) {
+    return resident->view->is_decode() &&
+           state_.step_index - resident->view->last_progress_step >= kKeepsUp;
+  });
+}
+
+void Planner::PlanSwapIns() {
+  const bool moves_back = config_.policy == OffloadPolicy::kAuto || is_neo();
+  if (!moves_back || evicted_ || !rules_.cpu_usable || SwapInsWait()) {
+    return;
+  }
+  // What was only pushed out comes back before anybody else gets the room.
+  const bool returns = !is_neo() && (!CpuTierServes() || cpu_residents_ > steady_.cpu_target);
+  const int32_t most = is_neo() ? config_.max_num_seqs : config_.max_swap_ins_per_step;
+  const int64_t residency_us = is_neo() ? 0 : config_.residency_us;
+  const int32_t kept = state_.gpu.total_blocks / (returns ? 50 : 10);
   int32_t moved = 0;
   for (Resident* resident : on_cpu_) {
     const SequenceView& view = *resident->view;
-    if (moved == config_.max_swap_ins_per_step || token_budget_ <= 0 || sequence_budget_ <= 0) {
+    if (moved == most || token_budget_ <= 0 || sequence_budget_ <= 0) {
       return;
     }
-    if (!view.is_decode() || now_us_ - view.last_move_us < config_.residency_us) {
+    if (!view.is_decode() || now_us_ - view.last_move_us < residency_us) {
       continue;
     }
     // Room stays for what runs there: a block each to grow, and a tenth of the pool.
     const int32_t wanted = state_.gpu.BlocksFor(view.total_tokens);
-    const int32_t low_watermark = gpu_residents_ + 1 + state_.gpu.total_blocks / 10;
-    if (!state_.gpu.CanEverHold(view.total_tokens + 1) || free_gpu_ - wanted < low_watermark) {
+    const int32_t low_watermark =
+        is_neo() ? state_.gpu.total_blocks - NeoLowWatermark() : gpu_residents_ + 1 + kept;
+    if (!state_.gpu.CanEverHold(view.total_tokens + 1)) {
+      continue;
+    }
+    if (free_gpu_ - wanted < low_watermark) {
+      gpu_is_promised_ = returns;
       return;  // oldest first: a younger, shorter one does not overtake
     }
     resident->gone = true;
@@ -180,7 +245,8 @@ void Planner::PlanSwapIns() {
   }
 }
 
-// Which CPU decodes may run: those passed over longest first, as far as budgets and slots reach.
+// Which CPU decodes may run: those that are due first (the published policy: the oldest), as
+// far as budgets and slots reach.
 std::vector<Planner::Resident*> Planner::CpuDecodeCandidates() {
   std::vector<Resident*> decodes;
   for (Resident* resident : on_cpu_) {
@@ -188,11 +254,13 @@ std::vector<Planner::Resident*> Planner::CpuDecodeCandidates() {
       decodes.push_back(resident);
     }
   }
-  std::stable_sort(decodes.begin(), decodes.end(), [](const Resident* a, const Resident* b) {
-    return a->view->last_progress_step < b->view->last_progress_step;
-  });
-  const bool two_slots =
-      config_.policy == OffloadPolicy::kAsymmetric || config_.policy == OffloadPolicy::kAuto;
+  if (!is_neo()) {
+    std::stable_sort(decodes.begin(), decodes.end(), [this](const Resident* a, const Resident* b) {
+      return DueStep(*a->view) < DueStep(*b->view);
+    });
+  }
+  const bool two_slots = config_.policy == OffloadPolicy::kAsymmetric ||
+                         config_.policy == OffloadPolicy::kAuto || is_neo();
   const int64_t slot_rows = int64_t{two_slots ? 2 : 1} * config_.max_cpu_rows_per_slot;
   const int64_t budget = std::min<int64_t>({token_budget_, sequence_budget_, slot_rows});
   decodes.resize(std::min(decodes.size(), static_cast<size_t>(std::max<int64_t>(budget, 0))));

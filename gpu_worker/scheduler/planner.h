@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "gpu_worker/scheduler/scheduler.h"
 #include "gpu_worker/scheduler/scheduler_state.h"
 #include "gpu_worker/scheduler/step_plan.h"
+#include "gpu_worker/scheduler/work_value.h"
 
 namespace tandem::gpu_worker {
 
@@ -24,6 +26,7 @@ class Planner {
   Planner(const SchedulerConfig& config, const Predictor& predictor, const SchedulerState& state,
           int64_t now_us);
   StepPlan Run();
+  SteadyState Study() const;
 
  private:
   struct Resident {
@@ -31,11 +34,26 @@ class Planner {
     bool gone = false;     // evicted or moved in this step
     bool blocked = false;  // sits this step out for want of a block
   };
+  struct Prefill {
+    const SequenceView* view = nullptr;
+    Tier tier = Tier::kGpu;
+    int32_t chunk = 0;
+  };
   // How many CPU decodes, and which, in which sub-batch: the outcome of comparing the modes.
   struct Placement {
     StepMode mode = StepMode::kGpuOnly;
-    size_t count = 0;  // of cpu_decodes_, in order
-    double rate = 0;   // predicted progress per microsecond
+    size_t count = 0;     // of cpu_decodes_, in order
+    size_t in_b = 0;      // of them, the first: in sub-batch B
+    size_t gpu_in_b = 0;  // of gpu_decodes_, the last: in sub-batch B
+    double rate = 0;      // predicted value per microsecond
+    double total_us = 0;
+  };
+  // The device work that CPU decodes are placed beside.
+  struct Base {
+    LayerTerms terms[2];  // A, B
+    int64_t rows[2] = {0, 0};
+    int64_t prefill_rows = 0;
+    size_t gpu_in_b = 0;
   };
 
   // planner.cc: room in the pools (rules 1 and 2).
@@ -51,28 +69,94 @@ class Planner {
   void EvictFromCpu(Resident& victim);
   Resident* YoungestIn(std::vector<Resident*>& pool, const SequenceView& needy);
   void AddGpuDecode(const SequenceView& view);
+  void MakeRoomAhead();
+  bool SwapInsWait() const;
 
   // planner_admission.cc: prefill chunks and admission (rules 4 and 6).
   void PlanPrefills();
   void PlanPrefill(const SequenceView& view, Tier tier);
-  int64_t TrimToStepTarget(const SequenceView& view, int64_t chunk) const;
+  bool IsHog(const SequenceView& view) const;
+  int64_t WantedChunk(const SequenceView& view, int64_t budget) const;
+  double StepUsWith(const Prefill& prefill, int64_t chunk) const;
+  int64_t SmallestHogChunk(const Prefill& prefill, int64_t chunk, double alone_us) const;
+  int64_t TrimToLimits(const Prefill& prefill, int64_t chunk) const;
   void Admit();
   Tier ForcedTier(const SequenceView& view) const;
   bool FitsForAdmission(const SequenceView& view, Tier tier) const;
-  bool CpuTierPays(const SequenceView& view) const;
   void AdmitTo(const SequenceView& view, Tier tier);
 
-  // planner_modes.cc: placement of CPU decodes and the mode (rules 3 and 5).
+  StepBounds Bounds() const { return {config_.max_num_seqs, config_.max_num_batched_tokens}; }
+
+  // planner_tier.cc: the steady state: what work is worth, and the CPU tier's size.
+  struct SteadyStep {
+    double total_us = 0;
+    double decodes = 0;
+    double prefill_rows = 0;
+    double rate() const { return decodes / total_us; }
+  };
+  SteadyStep SteadyStepOf(double cpu, double more_rows) const;
+  struct AloneStep {
+    double total_us = 0;
+    double decodes = 0;
+    double rows = 0;  // of prefill, in the steps that have any
+    double rate() const { return decodes / total_us; }
+  };
+  AloneStep AloneWith(double rows) const;
+  AloneStep BestAlone() const;
+  double BestCpuDecodes(double alone) const;
+  double Fill() const;
+  WorkValue ValueNow() const;
+  bool CpuTierPays() const;
+  bool CpuTierServes() const;
+
+  // planner_modes.cc: loads, the forced policies, the plan's last form.
   void PlaceCpuDecodes();
+  void CountDeviceProgress();
   void PlaceForced();
-  void PlaceAuto();
-  Placement BestUnified(const SubBatchLoad& base, size_t at_least) const;
-  Placement BestAsymmetric(const SubBatchLoad& base, size_t at_least);
-  bool BelongsInB(const SubBatchLoad& a, const SubBatchLoad& b, const SequenceView& view) const;
-  void EmitCpuDecodes(StepMode mode, size_t count);
+  static void AddCpuDecode(const SequenceView& view, SubBatchLoad* load);
+  void EmitCpuDecodes(const Placement& placement);
   bool SlotHasRoom(const SubBatchLoad& load, int64_t entries, const SequenceView& view) const;
+  uint64_t DueStep(const SequenceView& view) const;
   size_t CountAged() const;
-  SubBatchLoad DeviceLoad() const;
+  SubBatchLoad DeviceLoad(const std::vector<Prefill>& prefills) const;
+  SubBatchLoad DeviceLoad(const std::vector<Prefill>& prefills, size_t decodes) const;
+  LayerTerms WithCpuDecodes(const LayerTerms& base, const SubBatchLoad& load) const;
+
+  // planner_auto.cc: placement of CPU decodes, prefill beside them, and the mode (rules 3 and 5).
+  void PlaceAuto();
+  void EmitAlone(std::vector<Prefill> prefills);
+  Placement BestOffloaded(const std::vector<Prefill>& prefills, size_t at_least) const;
+  Placement BestOf(const Base& base, StepMode mode, size_t at_least) const;
+  Placement Evaluate(const Base& base, StepMode mode, size_t count) const;
+  std::vector<Prefill> PacedPrefills() const;
+  std::vector<Prefill> PacedAlone() const;
+  Placement BalancePrefill(size_t at_least);
+  std::vector<Prefill> Trimmed(std::vector<Prefill> prefills, int64_t rows) const;
+  Base BaseOf(const std::vector<Prefill>& prefills, size_t gpu_in_b) const;
+  Placement BestAsymmetric(const std::vector<Prefill>& prefills, size_t at_least) const;
+  SubBatchLoad GpuDecodeLoad(size_t begin, size_t end) const;
+  void SumCpuDecodes();
+  LayerTerms TermsWith(const Base& base, bool in_b, size_t begin, size_t end) const;
+  std::array<size_t, 2> SplitRange(size_t count) const;
+  size_t MostCpuDecodes(bool two) const;
+  size_t BestSplit(const Base& base, size_t count) const;
+  double ValueOf(const Base& base, size_t cpu_decodes) const;
+  double SteadyLayerUs(const LayerTerms& a, const LayerTerms& b) const;
+  bool IsTooSlow(const Placement& placement) const;
+
+  // planner_neo.cc: the published policy.
+  bool is_neo() const { return config_.policy == OffloadPolicy::kNeo; }
+  int32_t NeoHighWatermark() const;
+  int32_t NeoLowWatermark() const;
+  bool IsNeoAged(const SequenceView& view) const;
+  void MakeNeoRoom();
+  void AdmitNeo();
+  Tier NeoTier(const SequenceView& view, bool cpu_only) const;
+  void PlaceNeo();
+  void SplitNeo(std::array<SubBatchLoad, 2>& loads);
+  size_t TrimNeoPrefills(const std::array<SubBatchLoad, 2>& loads, bool pipelined) const;
+  double NeoDeviceUs(const SubBatchLoad& load) const;
+  std::array<double, 2> NeoRemains(const std::array<SubBatchLoad, 2>& loads) const;
 
   const SchedulerConfig& config_;
   const Predictor& predictor_;
@@ -93,14 +177,15 @@ class Planner {
   int32_t gpu_residents_ = 0;  // as the plan leaves them
   int32_t cpu_residents_ = 0;
   bool evicted_ = false;
+  bool gpu_is_promised_ = false;  // to what waits in the CPU pool to come back
   std::vector<const SequenceView*> gpu_decodes_;
-  struct Prefill {
-    const SequenceView* view = nullptr;
-    Tier tier = Tier::kGpu;
-    int32_t chunk = 0;
-  };
   std::vector<Prefill> prefills_;
-  std::vector<bool> in_b_;  // by index into cpu_decodes_: sub-batch B in asymmetric mode
+  std::vector<Prefill> balanced_;        // less of them, for the offloaded step
+  std::vector<bool> in_b_;               // by index into cpu_decodes_: forced into sub-batch B
+  std::vector<int64_t> tokens_before_;   // of the first CPU decodes
+  std::vector<int64_t> entries_before_;  // their table entries
+  SteadyState steady_;
+  WorkValue value_;
   double device_progress_ = 0;
   int64_t copied_tokens_ = 0;
   StepPlan plan_;

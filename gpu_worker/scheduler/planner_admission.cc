@@ -7,17 +7,28 @@ namespace {
 
 // How far down the queue admission looks when only one pool is full.
 constexpr size_t kAdmissionLookahead = 128;
-// A CPU decode has to add this much more than its share of time, else it waits for device room.
-constexpr double kAdmissionMargin = 1.05;
 // Below this, trimming a chunk further only adds steps.
 constexpr int64_t kSmallestTrimmedChunk = 16;
+// A long prompt's chunk below this reads its context again for too little; it rather skips steps.
+constexpr int64_t kSmallestHogChunk = 64;
+// From this gain by the CPU tier on, fewer sequences on the device are no loss.
+constexpr double kMainlyCpuGain = 1.25;
+// A prompt with more left than this many steps' budgets shares the budget and the time.
+constexpr int64_t kHogBudgets = 2;
 
 }  // namespace
 
+bool Planner::IsHog(const SequenceView& view) const {
+  return view.tokens_to_hold() - view.cached_tokens >
+         kHogBudgets * int64_t{config_.max_num_batched_tokens};
+}
+
 void Planner::PlanPrefills() {
-  // CPU decodes come before prefill takes the budget.
-  token_budget_ -= static_cast<int32_t>(cpu_decodes_.size());
-  sequence_budget_ -= static_cast<int32_t>(cpu_decodes_.size());
+  // CPU decodes come before prefill takes the budget; in the published policy after it.
+  if (!is_neo()) {
+    token_budget_ -= static_cast<int32_t>(cpu_decodes_.size());
+    sequence_budget_ -= static_cast<int32_t>(cpu_decodes_.size());
+  }
   for (const Resident& resident : residents_) {
     const SequenceView& view = *resident.view;
     if (!resident.gone && !view.is_decode() && (view.tier == Tier::kGpu || rules_.cpu_usable)) {
@@ -26,44 +37,104 @@ void Planner::PlanPrefills() {
   }
   // What was pushed out is older than what waits: the room it left is not given away.
   if (!evicted_) {
-    Admit();
+    is_neo() ? AdmitNeo() : Admit();
+  }
+  // What long prompts left for others and nobody took.
+  for (Prefill& prefill : prefills_) {
+    if (token_budget_ > 0 && IsHog(*prefill.view)) {
+      const int64_t wanted = WantedChunk(*prefill.view, prefill.chunk + token_budget_);
+      const int32_t before = prefill.chunk;
+      prefill.chunk = 0;  // is not there while its larger form is looked at
+      const auto chunk = static_cast<int32_t>(TrimToLimits(prefill, wanted));
+      prefill.chunk = std::max(chunk, before);
+      token_budget_ -= prefill.chunk - before;
+    }
   }
 }
 
-void Planner::PlanPrefill(const SequenceView& view, Tier tier) {
+int64_t Planner::WantedChunk(const SequenceView& view, int64_t budget) const {
   const int64_t end = view.tier == Tier::kNone ? view.total_tokens : view.prefill_end;
-  int64_t chunk = std::min<int64_t>(end - view.cached_tokens, token_budget_);
+  int64_t chunk = std::min(end - view.cached_tokens, budget);
   if (view.cached_tokens < view.chunk_barrier) {
     chunk = std::min(chunk, view.chunk_barrier - view.cached_tokens);
   }
+  return chunk;
+}
+
+void Planner::PlanPrefill(const SequenceView& view, Tier tier) {
+  // A prompt that would take whole steps for itself leaves half of each to those behind it.
+  const bool shares = !is_neo() && IsHog(view);
+  int64_t chunk = WantedChunk(view, shares ? (token_budget_ + 1) / 2 : token_budget_);
   if (chunk <= 0 || sequence_budget_ <= 0) {
     return;
   }
-  chunk = TrimToStepTarget(view, chunk);
+  chunk = TrimToLimits({&view, tier, 0}, chunk);
+  if (chunk <= 0) {
+    return;
+  }
   prefills_.push_back({&view, tier, static_cast<int32_t>(chunk)});
   token_budget_ -= static_cast<int32_t>(chunk);
   --sequence_budget_;
 }
 
-int64_t Planner::TrimToStepTarget(const SequenceView& view, int64_t chunk) const {
-  if (config_.max_step_us <= 0 || (gpu_decodes_.empty() && cpu_decodes_.empty())) {
+// Predicted time of the device work planned so far and a chunk of `prefill`'s prompt.
+double Planner::StepUsWith(const Prefill& prefill, int64_t chunk) const {
+  StepLoad load;
+  load.sub_batch[0] = DeviceLoad(prefills_);
+  load.sub_batch[0].rows += static_cast<int64_t>(cpu_decodes_.size()) + chunk;
+  load.sub_batch[0].prefills.push_back({chunk, prefill.view->cached_tokens});
+  if (prefill.tier == Tier::kCpu) {
+    load.sub_batch[0].staged_in_tokens += prefill.view->cached_tokens;
+    load.sub_batch[0].staged_out_tokens += chunk;
+  }
+  return predictor_.Predict(load, state_.corrections).total_us;
+}
+
+// A long prompt's context is read, or copied in, again for each chunk: as many rows as take about
+// as long as that, lest most of the time goes into it.
+int64_t Planner::SmallestHogChunk(const Prefill& prefill, int64_t chunk, double alone_us) const {
+  const double one_us = StepUsWith(prefill, 1);
+  const double row_us = (StepUsWith(prefill, chunk) - one_us) / static_cast<double>(chunk);
+  const double rows = row_us > 0 ? (one_us - alone_us) / row_us : 0.0;
+  return std::min(chunk, std::max(kSmallestHogChunk, static_cast<int64_t>(rows)));
+}
+
+// The longest chunk beside running decodes that keeps the step within the inter-token target and,
+// for a long prompt, lets them keep half of their speed. 0: a long prompt sits this step out; each
+// step that it does so lets its next chunk take as much longer.
+int64_t Planner::TrimToLimits(const Prefill& prefill, int64_t chunk) const {
+  const SequenceView& view = *prefill.view;
+  if (is_neo() || (gpu_decodes_.empty() && cpu_decodes_.empty())) {
     return chunk;
   }
-  StepLoad load;
-  load.sub_batch[0] = DeviceLoad();
-  load.sub_batch[0].rows += static_cast<int64_t>(cpu_decodes_.size());
-  const int64_t rows = load.sub_batch[0].rows;
-  load.sub_batch[0].prefills.push_back({});
-  while (chunk > kSmallestTrimmedChunk) {
-    load.sub_batch[0].rows = rows + chunk;
-    load.sub_batch[0].prefills.back() = {chunk, view.cached_tokens};
-    if (predictor_.Predict(load, state_.corrections).total_us <=
-        static_cast<double>(config_.max_step_us)) {
-      break;
+  int64_t smallest = std::min(kSmallestTrimmedChunk, chunk);
+  double limit_us = config_.max_step_us > 0 ? static_cast<double>(config_.max_step_us) : 0;
+  if (IsHog(view)) {
+    StepLoad load;
+    load.sub_batch[0] = DeviceLoad({});
+    load.sub_batch[0].rows += static_cast<int64_t>(cpu_decodes_.size());
+    const double alone_us = predictor_.Predict(load, state_.corrections).total_us;
+    const uint64_t skipped =
+        view.tier == Tier::kNone ? 0 : state_.step_index - view.last_progress_step;
+    const double half_speed_us = alone_us * (2.0 + static_cast<double>(skipped));
+    if (limit_us <= 0 || limit_us >= half_speed_us) {
+      limit_us = half_speed_us;
+      smallest = SmallestHogChunk(prefill, chunk, alone_us);
+      if (StepUsWith(prefill, smallest) > limit_us) {
+        return 0;
+      }
     }
-    chunk = std::max(chunk / 2, kSmallestTrimmedChunk);
   }
-  return chunk;
+  if (limit_us <= 0 || StepUsWith(prefill, chunk) <= limit_us) {
+    return chunk;
+  }
+  int64_t low = smallest;
+  int64_t high = chunk;
+  while (high - low > kSmallestTrimmedChunk) {
+    const int64_t middle = (low + high) / 2;
+    (StepUsWith(prefill, middle) <= limit_us ? low : high) = middle;
+  }
+  return low;
 }
 
 Tier Planner::ForcedTier(const SequenceView& view) const {
@@ -84,52 +155,14 @@ bool Planner::FitsForAdmission(const SequenceView& view, Tier tier) const {
   }
   const int32_t wanted = std::min(pool.BlocksFor(view.total_tokens + 1), pool.capacity_blocks);
   const int32_t residents = tier == Tier::kGpu ? gpu_residents_ : (cpu_residents_ + 3) / 4;
-  const int32_t watermark = residents == 0 ? 0 : residents + pool.total_blocks / 50;
+  // Where most of the work is the CPU's, what runs on the device keeps room for the rest of its
+  // output: moving it out later costs more than to begin on the CPU.
+  const bool may_choose = tier == Tier::kGpu && steady_.gain > kMainlyCpuGain;
+  const int32_t growth =
+      may_choose ? pool.BlocksFor(static_cast<int64_t>(state_.mix.output_tokens / 2)) : 1;
+  const int32_t watermark =
+      residents == 0 ? 0 : residents * std::max(growth, 1) + pool.total_blocks / 50;
   return (tier == Tier::kGpu ? free_gpu_ : free_cpu_) >= wanted + watermark;
-}
-
-// Whether more tokens per second come out when waiting sequences decode on the CPU beside those
-// that run, rather than wait for room on the device. Asked for one and for several at once,
-// because the first pays for what the others share.
-bool Planner::CpuTierPays(const SequenceView& view) const {
-  SubBatchLoad load;
-  for (const Resident& resident : residents_) {
-    const bool on_cpu = resident.view->tier == Tier::kCpu;
-    (on_cpu ? load.cpu_decodes : load.gpu_decodes) += resident.gone ? 0 : 1;
-    (on_cpu ? load.cpu_context_tokens : load.gpu_context_tokens) +=
-        resident.gone ? 0 : resident.view->total_tokens;
-  }
-  for (const Prefill& prefill : prefills_) {
-    if (prefill.view->tier == Tier::kNone) {
-      const bool to_cpu = prefill.tier == Tier::kCpu;
-      (to_cpu ? load.cpu_decodes : load.gpu_decodes) += 1;
-      (to_cpu ? load.cpu_context_tokens : load.gpu_context_tokens) += prefill.view->total_tokens;
-    }
-  }
-  const auto running = load.gpu_decodes + load.cpu_decodes;
-  if (running == 0) {
-    return true;
-  }
-  const auto total_us = [&] {
-    load.rows = load.gpu_decodes + load.cpu_decodes;
-    const LayerTerms terms = predictor_.TermsOf(load, state_.corrections);
-    return predictor_.PredictTerms(StepMode::kUnified, {terms, {}}, 0, state_.corrections).total_us;
-  };
-  const double before_us = total_us();
-  const auto most = std::min<int64_t>(static_cast<int64_t>(state_.waiting.size()),
-                                      config_.max_cpu_rows_per_slot - load.cpu_decodes);
-  int64_t added = 0;
-  for (int64_t step = 1; added + step <= most; step *= 2) {
-    added += step;
-    load.cpu_decodes += step;
-    load.cpu_context_tokens += step * view.total_tokens;
-    const double more_us = total_us() - before_us;
-    if (static_cast<double>(added) * before_us >=
-        kAdmissionMargin * more_us * static_cast<double>(running)) {
-      return true;
-    }
-  }
-  return false;
 }
 
 void Planner::AdmitTo(const SequenceView& view, Tier tier) {
@@ -158,10 +191,9 @@ void Planner::Admit() {
     const bool is_free_choice = tier == Tier::kNone && rules_.gpu_allowed && rules_.cpu_allowed &&
                                 state_.gpu.CanEverHold(view.total_tokens);
     if (is_free_choice) {
-      if (!gpu_full && FitsForAdmission(view, Tier::kGpu)) {
+      if (!gpu_full && !gpu_is_promised_ && FitsForAdmission(view, Tier::kGpu)) {
         tier = Tier::kGpu;
-      } else if (!cpu_full && state_.offload_pays && FitsForAdmission(view, Tier::kCpu) &&
-                 CpuTierPays(view)) {
+      } else if (!cpu_full && FitsForAdmission(view, Tier::kCpu) && CpuTierPays()) {
         tier = Tier::kCpu;
       } else {
         return;  // strictly first come, first served

@@ -14,6 +14,10 @@ StepPlan Scheduler::Plan(const SchedulerState& state, int64_t now_us) const {
   return planner.Run();
 }
 
+SteadyState Scheduler::Study(const SchedulerState& state) const {
+  return Planner(config_, predictor_, state, 0).Study();
+}
+
 bool Scheduler::CanEverHold(const SchedulerState& state, int64_t tokens) const {
   const TierRules rules = RulesOf(config_, state);
   return (rules.gpu_allowed && state.gpu.CanEverHold(tokens)) ||

@@ -46,6 +46,46 @@ struct PoolState {
   bool CanEverHold(int64_t tokens) const { return BlocksFor(tokens) <= capacity_blocks; }
 };
 
+// What requests are like, on average.
+struct WorkloadMix {
+  double prompt_tokens = 256;
+  double output_tokens = 128;
+  // That the device's pool held while the next one waited for room there; 0: not seen yet. Less
+  // than its tokens allow on average where long prompts wait for a room that short ones leave.
+  double device_sequences = 0;
+
+  double prompt_rows_per_decode() const {
+    return output_tokens > 1 ? prompt_tokens / output_tokens : prompt_tokens;
+  }
+};
+
+// Values of one decode and of one prefill row, in microseconds: what they cost in the best steady
+// state that this mix of requests allows, a decode everything that its share of prefill does not. A
+// step's value over its time is then 1 in that state, and the step with the most value per time is
+// the one that brings requests to their end fastest. Counting decodes and prompts by number instead
+// would call steps full of cheap decodes fast although the prompts behind them wait.
+struct WorkValue {
+  double decode_us = 1;
+  double row_us = 0;
+
+  double Of(double decodes, double prefill_rows) const {
+    return decodes * decode_us + prefill_rows * row_us;
+  }
+};
+
+// What follows from mix, pools and costs alone; it changes slowly.
+struct SteadyState {
+  bool is_known = false;
+  WorkValue ramp;    // while the CPU tier is not filled: a prefill row is worth what it costs
+  WorkValue filled;  // then: what one more row costs in the steady state, nothing where the CPU is
+                     // the limit
+  double gain = 1;   // of the CPU tier: throughput with it over throughput without
+  bool surely_pays = false;  // even over a device whose steps always mix prefill and decodes
+  double cpu_decodes = 0;    // in a step of the best state
+  int64_t alone_rows = 0;  // of prefill in a step of the device alone, where prompts wait for room
+  int32_t cpu_target = 0;  // sequences that the CPU tier is given for speed
+};
+
 // Everything a plan depends on besides the time. The spans point to values that live through the
 // call.
 struct SchedulerState {
@@ -59,6 +99,8 @@ struct SchedulerState {
   StepMode current_mode = StepMode::kGpuOnly;
   bool offload_pays = true;  // the guard's verdict
   Corrections corrections;
+  WorkloadMix mix;
+  SteadyState steady;  // of Scheduler::Study a short while ago; unknown: made for this plan
 };
 
 }  // namespace tandem::gpu_worker

@@ -24,12 +24,14 @@ struct PlannedMove {
 // One step, decided. Plain value.
 struct StepPlan {
   StepMode mode = StepMode::kGpuOnly;
-  std::vector<PlannedWork> sub_batch[2];  // A, B
-  std::vector<PlannedMove> moves;         // one direction only
-  std::vector<uint64_t> recompute;        // lose their KV and wait again; done before the step
+  StageOrder order = StageOrder::kOverlapped;  // of the asymmetric mode
+  std::vector<PlannedWork> sub_batch[2];       // A, B
+  std::vector<PlannedMove> moves;              // one direction only
+  std::vector<uint64_t> recompute;             // lose their KV and wait again; done before the step
   StepPrediction predicted;
-  double progress = 0;                  // decodes, and prefill chunks as shares of their prompts
-  double gpu_only_progress_per_us = 0;  // what the device alone would have made of this moment
+  double progress = 0;  // decodes, and prefill chunks as shares of their prompts
+  double value = 0;     // of its work, in microseconds of the device alone (work_value.h)
+  double gpu_only_value_per_us = 0;  // what the device alone would have made of this moment
 
   bool has_step() const { return !sub_batch[0].empty() || !sub_batch[1].empty() || !moves.empty(); }
 };

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/strings.h"
 #include "common/shm/descriptor_socket.h"
 #include "gpu_worker/service/attach_stream.h"
 
@@ -24,6 +25,7 @@ constexpr int64_t kRetryUs = 20'000;      // a worker that starts beside us is t
 constexpr int64_t kMaxRetryUs = 500'000;  // one that stays away costs nothing
 constexpr int64_t kFastRetries = 500;     // of kRetryUs: the first ten seconds
 constexpr int64_t kWatchUs = 50'000;
+constexpr int64_t kPausedUs = 1'000'000;   // between two looks: this process did not run
 constexpr int64_t kAttachUs = 10'000'000;  // from the descriptor to the first event
 constexpr int64_t kCallUs = 5'000'000;
 
@@ -91,14 +93,15 @@ void Link::Run() {
     const absl::Status ended = AttachAndWatch();
     // OK: there was an attachment, which ended.
     failures = ended.ok() ? 0 : failures + 1;
-    if (!ended.ok() && ended.code() != absl::StatusCode::kUnavailable &&
-        Text(ended) != last_error) {
+    const bool refused = !ended.ok() && !absl::IsUnavailable(ended);
+    if (refused && Text(ended) != last_error) {
       last_error = Text(ended);
       base::LogWarning("attaching to the CPU attention worker failed", {{"error", last_error}});
     }
-    const int64_t pause_us = failures <= kFastRetries
-                                 ? kRetryUs
-                                 : std::min(kMaxRetryUs, kRetryUs * (failures - kFastRetries));
+    // What does not fit now will not fit soon; only an attachment that is still there ends.
+    const bool fits = !refused || absl::IsAlreadyExists(ended);
+    const int64_t slow_us = fits ? kRetryUs * (failures - kFastRetries) : kMaxRetryUs;
+    const int64_t pause_us = std::clamp(slow_us, kRetryUs, kMaxRetryUs);
     if (!Sleep(pause_us)) {
       return;
     }
@@ -163,7 +166,9 @@ absl::Status Link::WaitAttached(AttachStream* stream, const shm::OwnedFd& socket
                  {"placement", description.placement_reason()}});
   exchange_->ResetAfterDeath();
   up_.store(true);
-  callbacks_.on_up();
+  callbacks_.on_up(base::StrCat(description.version(), " ", description.isa(), " on ",
+                                description.cores_size(), " cores, pages ",
+                                description.page_kind()));
   return absl::OkStatus();
 }
 
@@ -172,6 +177,7 @@ absl::Status Link::Watch(AttachStream* stream, const shm::OwnedFd& socket) {
   const base::Clock& clock = base::SystemClock();
   uint64_t beat = exchange_->peer_heartbeat();
   int64_t beat_us = clock.NowUs();
+  int64_t looked_us = beat_us;
   while (!Stopping()) {
     if (const std::optional<v1::AttachEvent> event = stream->Poll(kWatchUs)) {
       OnEvent(*event);
@@ -187,7 +193,13 @@ absl::Status Link::Watch(AttachStream* stream, const shm::OwnedFd& socket) {
       beat = now;
       beat_us = clock.NowUs();
     }
-    if (clock.NowUs() - beat_us > options_.heartbeat_timeout_us) {
+    // Whoever stood still itself (a frozen container) cannot tell whether the other did.
+    const int64_t now_us = clock.NowUs();
+    if (now_us - looked_us > kPausedUs) {
+      beat_us = now_us;
+    }
+    looked_us = now_us;
+    if (now_us - beat_us > options_.heartbeat_timeout_us) {
       return absl::DeadlineExceededError("its heartbeat stopped");
     }
   }

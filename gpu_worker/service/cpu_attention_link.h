@@ -16,7 +16,9 @@ namespace tandem::gpu_worker {
 class CpuAttentionLink {
  public:
   struct Callbacks {
-    std::function<void()> on_up;    // attached; steps with CPU rows may start
+    // Attached; steps with CPU rows may start. What attention runs on there: its build, instruction
+    // set and cores.
+    std::function<void(const std::string& description)> on_up;
     std::function<void()> on_down;  // dead or gone: after the peer's socket reached its end
     std::function<void(int32_t num_blocks)> on_blocks_ready;
   };

@@ -38,6 +38,41 @@ GenerateCall* GenerateCall::Start(Engine* engine, grpc::CallbackServerContext* c
   return call.get();
 }
 
+GenerateCall* GenerateCall::StartWithGrammar(Engine* engine, GrammarService* grammars,
+                                             grpc::CallbackServerContext* context,
+                                             GenerationRequest request,
+                                             const structured_output::GrammarSpec& grammar) {
+  std::shared_ptr<GenerateCall> call(new GenerateCall(engine, context));
+  call->self_ = call;
+  if (grammars == nullptr) {
+    call->End(absl::UnimplementedError("structured output is not available"));
+    return call.get();
+  }
+  grammars->Prepare(grammar, [call, request = std::move(request)](auto constraint) mutable {
+    call->OnGrammar(std::move(request), std::move(constraint));
+  });
+  return call.get();
+}
+
+// On any thread; the client may have gone meanwhile.
+void GenerateCall::OnGrammar(GenerationRequest request,
+                             absl::StatusOr<std::shared_ptr<TokenConstraint>> constraint) {
+  if (!constraint.ok()) {
+    base::LogInfo("request refused", {{"request_id", request.request_id},
+                                      {"reason", std::string(constraint.status().message())}});
+    End(constraint.status());
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) {
+      return;
+    }
+  }
+  request.constraint = *std::move(constraint);
+  Submit(std::move(request));
+}
+
 void GenerateCall::Submit(GenerationRequest request) {
   request_id_ = request.request_id;
   base::LogDebug("request accepted",
@@ -53,9 +88,18 @@ void GenerateCall::Submit(GenerationRequest request) {
     End(RefusalStatus(result));
     return;
   }
-  const std::lock_guard lock(mutex_);
-  sequence_id_ = result.sequence_id;
-  submitted_ = true;
+  base::LogDebug("request queued",
+                 {{"request_id", request_id_}, {"sequence_id", result.sequence_id}});
+  bool is_gone = false;
+  {
+    const std::lock_guard lock(mutex_);
+    sequence_id_ = result.sequence_id;
+    submitted_ = true;
+    is_gone = done_ && !engine_done_;
+  }
+  if (is_gone) {  // the client left while the engine took it
+    engine_->Cancel(result.sequence_id);
+  }
 }
 
 void GenerateCall::OnUpdate(const GenerationUpdate& update) {
@@ -166,6 +210,7 @@ void GenerateCall::OnDone() {
   {
     const std::lock_guard lock(mutex_);
     cancel = submitted_ && !engine_done_;
+    done_ = true;
   }
   if (cancel) {
     base::LogInfo("request cancelled",

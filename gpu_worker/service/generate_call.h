@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/service/grammar_service.h"
 #include "tandem/v1/inference.pb.h"
 
 namespace tandem::gpu_worker {
@@ -24,6 +25,11 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   // Submits to the engine, which must outlive every call.
   static GenerateCall* Start(Engine* engine, grpc::CallbackServerContext* context,
                              GenerationRequest request);
+  // The same once `grammar` is prepared; meanwhile others go on. A null service refuses it.
+  static GenerateCall* StartWithGrammar(Engine* engine, GrammarService* grammars,
+                                        grpc::CallbackServerContext* context,
+                                        GenerationRequest request,
+                                        const structured_output::GrammarSpec& grammar);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -33,6 +39,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   GenerateCall(Engine* engine, grpc::CallbackServerContext* context)
       : engine_(engine), context_(context) {}
   void Submit(GenerationRequest request);
+  void OnGrammar(GenerationRequest request,
+                 absl::StatusOr<std::shared_ptr<TokenConstraint>> constraint);
   void OnUpdate(const GenerationUpdate& update);
   void Take(const GenerationUpdate& update);
   // What to do next, decided under the lock and done outside of it.
@@ -56,6 +64,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>,
   uint64_t sequence_id_ = 0;
   bool submitted_ = false;
   bool engine_done_ = false;  // the engine said its last word
+  bool done_ = false;         // gRPC has let the call go
 
   v1::GenerateResponse in_flight_;  // gRPC's while writing_
 };

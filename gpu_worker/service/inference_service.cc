@@ -44,8 +44,9 @@ class TokenizerCall : public grpc::ServerWriteReactor<v1::GetTokenizerResponse> 
 
 }  // namespace
 
-InferenceService::InferenceService(ServedModel model, Engine* engine, const base::Clock* clock)
-    : model_(std::move(model)), engine_(engine), clock_(clock) {
+InferenceService::InferenceService(ServedModel model, Engine* engine, const base::Clock* clock,
+                                   GrammarService* grammars)
+    : model_(std::move(model)), engine_(engine), clock_(clock), grammars_(grammars) {
   model_.description.set_tokenizer_sha256(base::Sha256Hex(model_.tokenizer));
 }
 
@@ -55,6 +56,13 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
       ToGenerationRequest(*request, model_.description.vocab_size(), *clock_);
   if (!converted.ok()) {
     return GenerateCall::Refuse(converted.status());
+  }
+  if (request->has_grammar()) {
+    const absl::StatusOr<structured_output::GrammarSpec> grammar =
+        ToGrammarSpec(request->grammar());
+    return grammar.ok() ? GenerateCall::StartWithGrammar(engine_, grammars_, context,
+                                                         *std::move(converted), *grammar)
+                        : GenerateCall::Refuse(grammar.status());
   }
   return GenerateCall::Start(engine_, context, *std::move(converted));
 }

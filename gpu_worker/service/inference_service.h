@@ -8,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/service/grammar_service.h"
 #include "tandem/v1/inference.grpc.pb.h"
 
 namespace tandem::gpu_worker {
@@ -21,7 +22,9 @@ struct ServedModel {
 // The Inference protocol on an engine, which must outlive the gRPC server.
 class InferenceService : public v1::Inference::CallbackService {
  public:
-  InferenceService(ServedModel model, Engine* engine, const base::Clock* clock);
+  // `grammars` may be null: structured output is refused then. Both outlive the gRPC server.
+  InferenceService(ServedModel model, Engine* engine, const base::Clock* clock,
+                   GrammarService* grammars = nullptr);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
@@ -35,6 +38,7 @@ class InferenceService : public v1::Inference::CallbackService {
   ServedModel model_;
   Engine* engine_;
   const base::Clock* clock_;
+  GrammarService* grammars_;
 };
 
 }  // namespace tandem::gpu_worker

@@ -63,6 +63,9 @@ absl::StatusOr<SamplingParams> ToSampling(const v1::SamplingParams& proto, int32
 }
 
 absl::Status CheckCounts(const v1::GenerateRequest& proto) {
+  if (!proto.prompt().empty() || !proto.stop().empty()) {
+    return Bad(proto.prompt().empty() ? "stop" : "prompt", "is text, which only routers take");
+  }
   if (proto.prompt_token_ids().empty()) {
     return Bad("prompt", "is empty");
   }
@@ -136,6 +139,43 @@ absl::StatusOr<GenerationRequest> ToGenerationRequest(const v1::GenerateRequest&
     request.deadline_us = clock.NowUs() + left_us;
   }
   return request;
+}
+
+absl::StatusOr<structured_output::GrammarSpec> ToGrammarSpec(const v1::GrammarSpec& proto) {
+  using Kind = structured_output::GrammarSpec::Kind;
+  static constexpr std::pair<v1::GrammarSpec::Kind, Kind> kKinds[] = {
+      {v1::GrammarSpec::KIND_JSON_OBJECT, Kind::kJsonObject},
+      {v1::GrammarSpec::KIND_JSON_SCHEMA, Kind::kJsonSchema},
+      {v1::GrammarSpec::KIND_REGEX, Kind::kRegex},
+      {v1::GrammarSpec::KIND_CHOICE, Kind::kChoice},
+      {v1::GrammarSpec::KIND_EBNF, Kind::kEbnf},
+      {v1::GrammarSpec::KIND_TOOL_CALLS, Kind::kToolCalls}};
+  structured_output::GrammarSpec spec;
+  bool known = false;
+  for (const auto& [from, to] : kKinds) {
+    if (proto.kind() == from) {
+      spec.kind = to;
+      known = true;
+    }
+  }
+  spec.param = proto.param().substr(0, kMaxRequestIdBytes);
+  if (!known) {
+    return rpc::WithErrorDetail(absl::InvalidArgumentError("the grammar has an unknown kind"),
+                                spec.param);
+  }
+  size_t bytes = proto.text().size();
+  for (const std::string& choice : proto.choices()) {
+    bytes += choice.size();
+  }
+  if (bytes > structured_output::kMaxSpecBytes) {
+    return rpc::WithErrorDetail(
+        absl::InvalidArgumentError(
+            base::StrCat("the grammar has more than ", structured_output::kMaxSpecBytes, " bytes")),
+        spec.param);
+  }
+  spec.text = proto.text();
+  spec.choices.assign(proto.choices().begin(), proto.choices().end());
+  return spec;
 }
 
 absl::Status RefusalStatus(const SubmitResult& result) {

@@ -4,6 +4,7 @@
 #include <future>
 #include <random>
 
+#include "absl/strings/str_join.h"
 #include "common/base/config.h"
 #include "common/base/files.h"
 #include "common/base/log.h"
@@ -11,6 +12,8 @@
 #include "common/base/strings.h"
 #include "common/rpc/tokenizer_spec_proto.h"
 #include "common/tokenizer/tokenizer.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/service/cost_key.h"
 
 namespace tandem::gpu_worker {
 namespace {
@@ -41,6 +44,19 @@ std::string RandomId() {
   return id;
 }
 
+// Answers of an emulated device mean nothing, and each one says so.
+std::string Fingerprint(const PipelineOptions& options) {
+  const std::string build = base::StrCat("tandem-", base::Version());
+  const char* dtype = DTypeName(options.compute_dtype);
+  if (options.device == "host" || options.device == "cuda") {
+    return base::StrCat(build, "-", options.device, "-", dtype);
+  }
+  // "paced:PROFILE", which may be a path.
+  std::string profile = options.device.substr(options.device.find(':') + 1);
+  profile = profile.substr(profile.rfind('/') + 1);
+  return base::StrCat("paced-", profile, "-", build, "-", dtype);
+}
+
 ServedModel Describe(const WorkerFlags& flags, const model_files::ModelFiles& model,
                      const WorkerOptions& options) {
   ServedModel served;
@@ -54,11 +70,9 @@ ServedModel Describe(const WorkerFlags& flags, const model_files::ModelFiles& mo
   }
   description.set_max_model_len(options.engine.max_model_len);
   description.set_vocab_size(model.shape().vocab_size);
-  description.set_system_fingerprint(base::StrCat("tandem-", base::Version(), "-",
-                                                  options.pipeline.device, "-",
-                                                  DTypeName(options.pipeline.compute_dtype)));
+  description.set_system_fingerprint(Fingerprint(options.pipeline));
   description.set_worker_instance_id(RandomId());
-  const model_files::GenerationDefaults& defaults = model.generation_defaults();
+  const GenerationDefaults& defaults = model.generation_defaults();
   v1::GenerationDefaults* out = description.mutable_generation_defaults();
   if (defaults.temperature) {
     out->set_temperature(*defaults.temperature);
@@ -102,17 +116,30 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerFlags& flags,
 
 namespace {
 
-// The router builds the tokenizer; one that cannot be built is refused here, at start, like any
-// other fault of the model's files. A model without one serves token ids.
-absl::Status CheckTokenizer(const model_files::ModelFiles& model) {
+// For structured output; the router has its own. One that cannot be built is refused here, at
+// start, like any other fault of the model's files. A model without one (null) serves token ids.
+absl::StatusOr<std::shared_ptr<const tokenizer::Tokenizer>> BuildTokenizer(
+    const model_files::ModelFiles& model, const std::string& path) {
   if (model.tokenizer().kind == tokenizer::TokenizerSpec::Kind::kNone) {
-    return absl::OkStatus();
+    return nullptr;
   }
-  const absl::Status status = tokenizer::Tokenizer::Create(model.tokenizer()).status();
-  if (status.ok()) {
-    return status;
+  absl::StatusOr<std::unique_ptr<tokenizer::Tokenizer>> built =
+      tokenizer::Tokenizer::Create(model.tokenizer());
+  if (!built.ok()) {
+    return absl::Status(built.status().code(),
+                        base::StrCat(path, ": tokenizer: ", built.status().message()));
   }
-  return absl::Status(status.code(), "the model's tokenizer: " + std::string(status.message()));
+  return *std::move(built);
+}
+
+// The tokenizer's end of text ends a sequence as those of config.json and generation_config.json
+// do: many fine-tuned models name the end of a turn in tokenizer_config.json alone.
+void AddEndOfText(const tokenizer::Tokenizer* tokenizer, EngineOptions* options) {
+  const std::optional<int32_t> id = tokenizer == nullptr ? std::nullopt : tokenizer->eos_id();
+  std::vector<int32_t>& ids = options->eos_token_ids;
+  if (id && std::find(ids.begin(), ids.end(), *id) == ids.end()) {
+    ids.push_back(*id);
+  }
 }
 
 // No sequence can be longer than the larger pool that its policy uses: what is promised to clients
@@ -154,18 +181,30 @@ absl::Status Worker::Load(const WorkerFlags& flags) {
       model_files::OpenModel(
           flags.model, {.dummy_weights = flags.load_format == "dummy",
                         .max_model_len = static_cast<int32_t>(flags.max_model_len.value_or(0))}));
-  std::future<absl::Status> tokenizer_checked =
-      std::async(std::launch::async, [&model] { return CheckTokenizer(*model); });
+  auto tokenizer_built =
+      std::async(std::launch::async, [&] { return BuildTokenizer(*model, flags.model); });
   TANDEM_ASSIGN_OR_RETURN(const MemoryInfo memory, ReadMemoryInfo());
-  TANDEM_ASSIGN_OR_RETURN(options_,
-                          ResolveOptions(flags, *model, memory, DefaultComputeDType("host")));
+  TANDEM_ASSIGN_OR_RETURN(
+      options_, ResolveOptions(flags, *model, memory, DefaultComputeDType(DeviceOf(flags))));
+  if (flags.device == "auto" && options_.pipeline.device == "host") {
+    base::LogInfo("no GPU is used", {{"reason", std::string(device::CudaIsAvailable().message())}});
+  }
   absl::StatusOr<std::unique_ptr<PipelineRunner>> runner =
       PipelineRunner::Create(options_.pipeline, *model);
-  TANDEM_RETURN_IF_ERROR(tokenizer_checked.get());
+  GrammarOptions grammars;
+  TANDEM_ASSIGN_OR_RETURN(grammars.tokenizer, tokenizer_built.get());
   TANDEM_RETURN_IF_ERROR(runner.status());
   runner_ = *std::move(runner);
   LimitModelLength(runner_->limits(), &options_.engine);
+  AddEndOfText(grammars.tokenizer.get(), &options_.engine);
   served_ = Describe(flags, *model, options_);
+  if (options_.engine.measure_costs) {
+    options_.engine.cost_folder = CostFolder(flags.cost_tables);
+    options_.engine.cost_key = CostKey(*model, options_.pipeline, runner_->device_name());
+  }
+  grammars.vocab_size = model->shape().vocab_size;
+  grammars.eos_token_ids = options_.engine.eos_token_ids;
+  grammars_ = GrammarService::Create(std::move(grammars));
   engine_ =
       Engine::Create(options_.engine, runner_.get(), clock_,
                      [this](const StepObservation& observation) { metrics_.Observe(observation); });
@@ -173,6 +212,7 @@ absl::Status Worker::Load(const WorkerFlags& flags) {
   engine_->Start();
   const RunnerLimits& limits = runner_->limits();
   base::LogInfo("model loaded", {{"model", model->name()},
+                                 {"device", runner_->device_name()},
                                  {"dtype", DTypeName(options_.pipeline.compute_dtype)},
                                  {"max_model_len", options_.engine.max_model_len},
                                  {"gpu_blocks", limits.num_gpu_blocks},
@@ -181,30 +221,64 @@ absl::Status Worker::Load(const WorkerFlags& flags) {
   return absl::OkStatus();
 }
 
-void Worker::StartLink(const std::string& socket_path) {
+CpuAttentionLink::Callbacks Worker::LinkCallbacks(size_t worker) {
   CpuAttentionLink::Callbacks callbacks;
-  callbacks.on_up = [this] {
-    base::LogInfo("CPU attention worker attached");
-    runner_->SetCpuWorkerUp(true);
-    engine_->OnCpuWorkerUp();
+  callbacks.on_up = [this, worker](const std::string& description) {
+    base::LogInfo("CPU attention worker attached", {{"worker", static_cast<uint64_t>(worker)}});
+    runner_->SetCpuWorkerUp(worker, true);
+    const std::lock_guard lock(tier_mutex_);
+    descriptions_[worker] = description;
+    if (tier_.OnUp(worker)) {
+      engine_->DescribeCpuWorker(absl::StrJoin(descriptions_, "; "));
+      engine_->OnCpuWorkerUp();
+    }
   };
-  callbacks.on_down = [this] {
-    base::LogWarning("CPU attention worker lost; its sequences wait for the next one");
-    runner_->SetCpuWorkerUp(false);
-    engine_->OnCpuWorkerDown();
+  callbacks.on_down = [this, worker] {
+    base::LogWarning("CPU attention worker lost; its sequences wait for the next one",
+                     {{"worker", static_cast<uint64_t>(worker)}});
+    runner_->SetCpuWorkerUp(worker, false);
+    const std::lock_guard lock(tier_mutex_);
+    if (tier_.OnDown(worker)) {
+      engine_->OnCpuWorkerDown();
+    }
   };
-  callbacks.on_blocks_ready = [this](int32_t num_blocks) { engine_->OnCpuBlocksReady(num_blocks); };
-  link_ = CpuAttentionLink::Start({.socket_path = socket_path, .cores_shared_with_device = true},
-                                  runner_->exchange(), std::move(callbacks));
+  callbacks.on_blocks_ready = [this, worker](int32_t num_blocks) {
+    if (const absl::Status prepared = runner_->PrepareCpuBlocks(worker, num_blocks);
+        !prepared.ok()) {
+      base::LogError("blocks of the CPU KV pool stay unused: the device cannot reach them",
+                     {{"worker", static_cast<uint64_t>(worker)}, {"error", prepared.ToString()}});
+      return;
+    }
+    const std::lock_guard lock(tier_mutex_);
+    engine_->OnCpuBlocksReady(tier_.OnBlocksReady(worker, num_blocks));
+  };
+  return callbacks;
+}
+
+void Worker::StartLinks() {
+  const std::vector<exchange::DeviceSide*> exchanges = runner_->exchanges();
+  tier_ = TierStatus(exchanges.size());
+  descriptions_.resize(exchanges.size());
+  for (size_t i = 0; i < exchanges.size(); ++i) {
+    links_.push_back(
+        CpuAttentionLink::Start({.socket_path = options_.cpu_attention_sockets[i],
+                                 .cores_shared_with_device = options_.pipeline.device == "host"},
+                                exchanges[i], LinkCallbacks(i)));
+  }
 }
 
 absl::Status Worker::Serve(const WorkerFlags& flags) {
-  if (!options_.cpu_attention_socket.empty() && runner_->exchange() != nullptr) {
-    StartLink(options_.cpu_attention_socket);
-  }
-  inference_ = std::make_unique<InferenceService>(std::move(served_), engine_.get(), clock_);
+  StartLinks();
+  inference_ = std::make_unique<InferenceService>(std::move(served_), engine_.get(), clock_,
+                                                  grammars_.get());
   control_ =
       std::make_unique<WorkerControlService>(engine_.get(), clock_, [this] { BeginDrain(); });
+  size_t cpu_token_bytes = 0;
+  for (const exchange::DeviceSide* exchange : runner_->exchanges()) {
+    const kv::PoolGeometry pool = exchange::PoolGeometryOf(exchange->header().geometry);
+    cpu_token_bytes += pool.token_bytes() * static_cast<size_t>(pool.num_layers);
+  }
+  control_->set_cpu_token_bytes(cpu_token_bytes);
   {
     // A drain that is asked for at once waits until there is a server to turn off.
     const std::lock_guard lock(drain_mutex_);
@@ -221,7 +295,16 @@ absl::Status Worker::Serve(const WorkerFlags& flags) {
   return absl::OkStatus();
 }
 
-bool Worker::Healthy() { return !loaded_.load() || liveness_.Check(engine_->snapshot()); }
+bool Worker::Healthy() {
+  if (!loaded_.load()) {
+    return true;
+  }
+  if (const absl::Status device = runner_->DeviceHealth(); !device.ok()) {
+    base::LogError("the device is lost", {{"error", device.ToString()}});
+    return false;
+  }
+  return liveness_.Check(engine_->snapshot());
+}
 
 void Worker::BeginDrain() {
   const std::lock_guard lock(drain_mutex_);
@@ -251,7 +334,8 @@ Worker::~Worker() {
   control_.reset();
   inference_.reset();
   metrics_server_.reset();  // its callbacks read the engine
-  link_.reset();            // so do the link's
+  links_.clear();           // so do the links'
+  grammars_.reset();        // its answers go to the engine
   engine_.reset();
 }
 

@@ -13,7 +13,9 @@
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/pipeline/pipeline_runner.h"
 #include "gpu_worker/service/cpu_attention_link.h"
+#include "gpu_worker/service/grammar_service.h"
 #include "gpu_worker/service/inference_service.h"
+#include "gpu_worker/service/tier_status.h"
 #include "gpu_worker/service/worker_control_service.h"
 #include "gpu_worker/service/worker_flags.h"
 #include "gpu_worker/service/worker_metrics.h"
@@ -45,7 +47,8 @@ class Worker {
   absl::Status StartMetrics(const WorkerFlags& flags);
   absl::Status Load(const WorkerFlags& flags);
   absl::Status Serve(const WorkerFlags& flags);
-  void StartLink(const std::string& socket_path);
+  void StartLinks();
+  CpuAttentionLink::Callbacks LinkCallbacks(size_t worker);
   bool Healthy();
   bool Ready() const { return serving_.load() && !draining_.load(); }
 
@@ -63,7 +66,11 @@ class Worker {
   // Destroyed from the last to the first: servers before what they call.
   std::unique_ptr<PipelineRunner> runner_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<CpuAttentionLink> link_;
+  std::unique_ptr<GrammarService> grammars_;
+  std::mutex tier_mutex_;  // the engine hears of the workers in the order in which it is taken
+  TierStatus tier_{0};
+  std::vector<std::string> descriptions_;  // of the workers
+  std::vector<std::unique_ptr<CpuAttentionLink>> links_;
   std::unique_ptr<telemetry::MetricsServer> metrics_server_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerControlService> control_;

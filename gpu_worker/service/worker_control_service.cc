@@ -49,6 +49,14 @@ grpc::ServerUnaryReactor* WorkerControlService::GetState(grpc::CallbackServerCon
   response->set_cpu_attention_up(s.cpu_attention_up);
   response->set_draining(s.draining);
   response->set_steps(s.progress);
+  response->set_gpu_blocks_used(s.gpu_blocks_used);
+  response->set_cpu_blocks_used(s.cpu_blocks_used);
+  response->set_decode_tokens_gpu(s.decode_tokens_gpu);
+  response->set_decode_tokens_cpu(s.decode_tokens_cpu);
+  response->set_steps_gpu_only(s.steps[0]);
+  response->set_steps_unified(s.steps[1]);
+  response->set_steps_asymmetric(s.steps[2]);
+  response->set_cpu_attention_read_bytes(s.cpu_context_tokens * cpu_token_bytes_);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

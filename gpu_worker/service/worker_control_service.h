@@ -29,6 +29,8 @@ class WorkerControlService : public v1::WorkerControl::CallbackService {
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request,
                                   v1::DrainResponse* response) override;
+  // K and V of one token in the CPU tier, all layers; before the server starts.
+  void set_cpu_token_bytes(size_t bytes) { cpu_token_bytes_ = bytes; }
   // Ends waiting drains; before the server is shut down.
   void Stop();
 
@@ -42,6 +44,7 @@ class WorkerControlService : public v1::WorkerControl::CallbackService {
 
   Engine* engine_;
   const base::Clock* clock_;
+  size_t cpu_token_bytes_ = 0;
   std::function<void()> begin_drain_;
   std::mutex mutex_;
   std::condition_variable wake_;

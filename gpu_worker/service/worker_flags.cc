@@ -25,6 +25,8 @@ void DeclareEngineFlags(base::ConfigSpec& spec, WorkerFlags& flags) {
       "device of the dense layers; auto: cuda when one is there, else host (default auto)");
   spec.Choice("dtype", &flags.dtype, {"auto", "float32", "bfloat16", "float16"},
               "compute type; auto: bfloat16 where the hardware has it, else float32");
+  spec.Int("tensor-parallel-size", &flags.tensor_parallel_size, 1, 64,
+           "GPUs that share out the model; this build runs on one");
   spec.OptionalInt("max-model-len", &flags.max_model_len, 1, kMaxCount,
                    "longest prompt and output together, in tokens (default: the model's)");
   spec.Int("max-num-seqs", &flags.max_num_seqs, 1, 65536, "most sequences in one step");
@@ -43,11 +45,21 @@ void DeclareEngineFlags(base::ConfigSpec& spec, WorkerFlags& flags) {
   spec.Choice("offload", &flags.offload, {"auto", "off", "unified", "asymmetric", "all-cpu", "neo"},
               "when decode attention runs on the CPU; all but auto and off are for tests and "
               "benchmarks");
+  spec.Int("max-inter-token-latency", &flags.max_inter_token_latency_ms, 0, 3'600'000,
+           "target in milliseconds: steps with running sequences take less prefill to stay below; "
+           "0: none");
+  spec.String("cost-tables", &flags.cost_tables,
+              "the scheduler's costs, measured when the worker is idle after its start: auto (kept "
+              "in the user's cache folder), off (a first guess, corrected while serving), or the "
+              "folder to keep them in");
   spec.Choice("block-size", &flags.block_size, {"16", "32", "64", "128"},
               "tokens of a device KV block");
   spec.Choice("load-format", &flags.load_format, {"auto", "dummy"},
               "dummy: random weights from the model's shapes alone");
   spec.Int("seed", &flags.seed, 0, INT64_MAX, "seed of whatever the server draws itself");
+  spec.String("trace-steps", &flags.trace_steps,
+              "file for the timeline of each step (device, link, CPU attention), as a Chrome or "
+              "Perfetto trace");
   spec.Int("worker-metrics-port", &flags.metrics_port, 0, 65535,
            "port of the GPU worker's /metrics, /health and /ready; 0: a free one");
 }
@@ -56,6 +68,7 @@ const std::vector<std::string>& EngineFlagNames() {
   static const auto* names = new std::vector<std::string>{"served-model-name",
                                                           "device",
                                                           "dtype",
+                                                          "tensor-parallel-size",
                                                           "max-model-len",
                                                           "max-num-seqs",
                                                           "max-num-batched-tokens",
@@ -64,9 +77,12 @@ const std::vector<std::string>& EngineFlagNames() {
                                                           "cpu-kv-size",
                                                           "cpu-kv-dtype",
                                                           "offload",
+                                                          "max-inter-token-latency",
+                                                          "cost-tables",
                                                           "block-size",
                                                           "load-format",
                                                           "seed",
+                                                          "trace-steps",
                                                           "worker-metrics-port"};
   return *names;
 }
@@ -75,7 +91,7 @@ void DeclareWorkerFlags(base::ConfigSpec& spec, WorkerFlags& flags) {
   spec.String("model", &flags.model, "a .gguf file or a Hugging Face folder");
   spec.String("listen", &flags.listen, "gRPC address: host:port or unix:PATH");
   spec.Strings("cpu-attention-socket", &flags.cpu_attention_sockets,
-               "socket of a CPU attention worker on this host");
+               "socket of a CPU attention worker on this host; several share out the KV heads");
   DeclareEngineFlags(spec, flags);
   spec.String("metrics-host", &flags.metrics_host,
               "address that the metrics port binds (default: the host of --listen, 127.0.0.1 "

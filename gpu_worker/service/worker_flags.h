@@ -17,6 +17,7 @@ struct WorkerFlags {
   std::vector<std::string> cpu_attention_sockets;
   std::string device = "auto";
   std::string dtype = "auto";
+  int64_t tensor_parallel_size = 1;
   std::optional<int64_t> max_model_len;
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
@@ -25,9 +26,12 @@ struct WorkerFlags {
   std::optional<uint64_t> cpu_kv_bytes;
   std::string cpu_kv_dtype = "auto";
   std::string offload = "auto";
+  int64_t max_inter_token_latency_ms = 0;
+  std::string cost_tables = "auto";
   std::string block_size = "16";
   std::string load_format = "auto";
   int64_t seed = 0;
+  std::string trace_steps;
   std::vector<std::string> served_model_names;
   int64_t metrics_port = 9311;
   std::string metrics_host;

@@ -13,11 +13,21 @@ std::vector<double> RatioBounds() {
 
 // A snapshot's totals and levels in the order of the series below.
 std::vector<uint64_t> TotalsOf(const EngineSnapshot& s) {
-  return {s.steps[0],           s.steps[1],          s.steps[2],
-          s.prompt_tokens,      s.cached_tokens,     s.generated_tokens,
-          s.decode_tokens_gpu,  s.decode_tokens_cpu, s.swap_outs,
-          s.swap_ins,           s.recomputes,        s.aborted_steps_cpu_worker_lost,
-          s.aborted_steps_other};
+  return {s.steps[0],
+          s.steps[1],
+          s.steps[2],
+          s.prompt_tokens,
+          s.cached_tokens,
+          s.generated_tokens,
+          s.decode_tokens_gpu,
+          s.decode_tokens_cpu,
+          s.swap_outs,
+          s.swap_ins,
+          s.recomputes,
+          s.aborted_steps_cpu_worker_lost,
+          s.aborted_steps_other,
+          s.offload_pauses,
+          s.offload_resumes};
 }
 
 std::vector<double> LevelsOf(const EngineSnapshot& s) {
@@ -48,6 +58,8 @@ std::vector<Series> TotalSeries() {
   const char* decodes = "tandem_worker_decode_tokens_total";
   const char* moves = "tandem_worker_moves_total";
   const char* aborted = "tandem_worker_aborted_steps_total";
+  const char* guard = "tandem_worker_offload_switches_total";
+  const char* guard_help = "Offloading switched off because it did not pay, and on again.";
   const char* steps_help = "Steps that were committed.";
   const char* tokens_help = "Tokens prefilled, taken from a cache, generated.";
   const char* decodes_help = "Decode tokens by the tier that attended.";
@@ -65,7 +77,9 @@ std::vector<Series> TotalSeries() {
           {moves, moves_help, {{"kind", "swap_in"}}},
           {moves, moves_help, {{"kind", "recompute"}}},
           {aborted, aborted_help, {{"reason", "cpu_worker_lost"}}},
-          {aborted, aborted_help, {{"reason", "other"}}}};
+          {aborted, aborted_help, {{"reason", "other"}}},
+          {guard, guard_help, {{"to", "off"}}},
+          {guard, guard_help, {{"to", "on"}}}};
 }
 
 std::vector<Series> LevelSeries() {

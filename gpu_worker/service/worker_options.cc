@@ -1,27 +1,22 @@
 #include "gpu_worker/service/worker_options.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "common/base/status_macros.h"
 #include "common/base/strings.h"
 #include "common/rpc/server.h"
+#include "gpu_worker/cost_model/device_profile.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
 
 namespace tandem::gpu_worker {
 namespace {
 
-constexpr uint64_t kMaxDefaultCpuKvBytes = uint64_t{4} << 30;
+constexpr uint64_t kMaxDefaultCpuKvBytes = uint64_t{4} << 30;  // beside a device on the host
+constexpr std::string_view kPacedPrefix = "paced:";
 
 absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(what); }
-
-DType ParseDType(const std::string& name, DType automatic) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
-    if (name == DTypeName(dtype)) {
-      return dtype;
-    }
-  }
-  return name == "fp8_e4m3" ? DType::kFloat8E4M3 : automatic;
-}
 
 OffloadPolicy ParseOffload(const std::string& name) {
   if (name == "off") {
@@ -33,6 +28,9 @@ OffloadPolicy ParseOffload(const std::string& name) {
   if (name == "asymmetric") {
     return OffloadPolicy::kAsymmetric;
   }
+  if (name == "neo") {
+    return OffloadPolicy::kNeo;
+  }
   return name == "all-cpu" ? OffloadPolicy::kAllCpu : OffloadPolicy::kAuto;
 }
 
@@ -40,7 +38,9 @@ uint64_t CpuKvBytes(const WorkerFlags& flags, const MemoryInfo& memory) {
   if (flags.offload == "off" || flags.cpu_attention_sockets.empty()) {
     return 0;
   }
-  return flags.cpu_kv_bytes.value_or(std::min(memory.available_bytes / 4, kMaxDefaultCpuKvBytes));
+  const uint64_t quarter = memory.available_bytes / 4;
+  return flags.cpu_kv_bytes.value_or(
+      DeviceOf(flags) == "host" ? std::min(quarter, kMaxDefaultCpuKvBytes) : quarter);
 }
 
 absl::StatusOr<int32_t> MaxModelLen(const WorkerFlags& flags, int32_t max_position) {
@@ -54,7 +54,31 @@ absl::StatusOr<int32_t> MaxModelLen(const WorkerFlags& flags, int32_t max_positi
   return static_cast<int32_t>(*flags.max_model_len);
 }
 
+absl::Status CheckDevice(const std::string& device) {
+  if (device == "cuda") {
+    const absl::Status available = device::CudaIsAvailable();
+    return available.ok()
+               ? available
+               : Bad(base::StrCat("--device cuda: ", available.message(),
+                                  "; allowed on this machine: auto, host, paced:PROFILE"));
+  }
+  if (device.starts_with(kPacedPrefix)) {
+    const absl::Status status = LoadDeviceProfile(device.substr(kPacedPrefix.size())).status();
+    if (!status.ok()) {
+      return Bad(base::StrCat("--device ", device, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+std::string DeviceOf(const WorkerFlags& flags) {
+  if (flags.device != "auto") {
+    return flags.device;
+  }
+  return device::CudaIsAvailable().ok() ? "cuda" : "host";
+}
 
 absl::Status CheckFlags(const WorkerFlags& flags) {
   if (flags.model.empty()) {
@@ -63,17 +87,23 @@ absl::Status CheckFlags(const WorkerFlags& flags) {
   if (const absl::Status status = rpc::CheckAddress(flags.listen); !status.ok()) {
     return Bad(base::StrCat("--listen: '", flags.listen, "': ", status.message()));
   }
-  if (flags.cpu_attention_sockets.size() > 1) {
-    return Bad("--cpu-attention-socket: this build drives one CPU attention worker; allowed: once");
+  if (flags.cost_tables.empty()) {
+    return Bad("--cost-tables is empty; allowed: auto, off, a folder");
   }
-  if (flags.device == "cuda" || flags.device.starts_with("paced:")) {
-    return absl::UnimplementedError(
-        base::StrCat("--device ", flags.device, " is not in this build; allowed: auto, host"));
+  const std::set<std::string> sockets(flags.cpu_attention_sockets.begin(),
+                                      flags.cpu_attention_sockets.end());
+  for (const std::string& socket : sockets) {
+    if (const absl::Status status = rpc::CheckAddress("unix:" + socket); !status.ok()) {
+      return Bad(base::StrCat("--cpu-attention-socket: '", socket, "': ", status.message()));
+    }
   }
-  if (flags.offload == "neo") {
-    return absl::UnimplementedError(
-        "--offload neo is not in this build; allowed: auto, off, "
-        "unified, asymmetric, all-cpu");
+  if (sockets.size() < flags.cpu_attention_sockets.size()) {
+    return Bad("--cpu-attention-socket: a socket is there twice; allowed: one for each worker");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckDevice(flags.device));
+  if (flags.tensor_parallel_size != 1) {
+    return Bad(base::StrCat("--tensor-parallel-size: ", flags.tensor_parallel_size,
+                            " GPUs for one model are not supported by this build; allowed: 1"));
   }
   const bool forced = flags.offload != "auto" && flags.offload != "off";
   if (forced && (flags.cpu_kv_bytes == uint64_t{0} || flags.cpu_attention_sockets.empty())) {
@@ -96,11 +126,10 @@ absl::StatusOr<WorkerOptions> ResolveOptions(const WorkerFlags& flags,
                             memory.total_bytes));
   }
   PipelineOptions& pipeline = options.pipeline;
-  pipeline.device = "host";
-  pipeline.compute_dtype = ParseDType(flags.dtype, auto_dtype);
+  pipeline.device = DeviceOf(flags);
+  pipeline.compute_dtype = DTypeOfName(flags.dtype).value_or(auto_dtype);
   pipeline.cpu_kv_dtype =
-      ParseDType(flags.cpu_kv_dtype,
-                 pipeline.compute_dtype == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16);
+      DTypeOfName(flags.cpu_kv_dtype).value_or(kv::DefaultPoolType(pipeline.compute_dtype));
   pipeline.block_tokens = std::stoi(flags.block_size);  // one of four numbers by its flag
   pipeline.num_gpu_blocks = static_cast<int32_t>(flags.num_gpu_blocks_override.value_or(0));
   pipeline.gpu_memory_utilization = flags.gpu_memory_utilization;
@@ -108,18 +137,22 @@ absl::StatusOr<WorkerOptions> ResolveOptions(const WorkerFlags& flags,
   pipeline.max_num_seqs = static_cast<int32_t>(flags.max_num_seqs);
   pipeline.max_num_batched_tokens = static_cast<int32_t>(flags.max_num_batched_tokens);
   pipeline.max_model_len = max_model_len;
+  pipeline.trace_steps = flags.trace_steps;
 
   EngineOptions& engine = options.engine;
   engine.offload = pipeline.cpu_kv_bytes == 0 ? OffloadPolicy::kOff : ParseOffload(flags.offload);
   engine.max_model_len = max_model_len;
   engine.max_num_seqs = pipeline.max_num_seqs;
   engine.max_num_batched_tokens = pipeline.max_num_batched_tokens;
+  engine.max_inter_token_latency_us = flags.max_inter_token_latency_ms * 1000;
+  engine.measure_costs = flags.cost_tables != "off";
   engine.eos_token_ids = model.generation_defaults().eos_token_ids;
   if (engine.eos_token_ids.empty() && model.tokenizer().eos_id) {
     engine.eos_token_ids = {*model.tokenizer().eos_id};
   }
   if (pipeline.cpu_kv_bytes > 0) {
-    options.cpu_attention_socket = flags.cpu_attention_sockets[0];
+    options.cpu_attention_sockets = flags.cpu_attention_sockets;
+    pipeline.num_cpu_attention_workers = static_cast<int32_t>(flags.cpu_attention_sockets.size());
   }
   return options;
 }

@@ -12,12 +12,15 @@ namespace tandem::gpu_worker {
 struct WorkerOptions {
   PipelineOptions pipeline;
   EngineOptions engine;
-  std::string cpu_attention_socket;  // empty: no CPU tier
+  std::vector<std::string> cpu_attention_sockets;  // empty: no CPU tier
 };
 
 // What can be refused before the model is opened: InvalidArgument names flag and what is allowed,
 // Unimplemented what this build does not do.
 absl::Status CheckFlags(const WorkerFlags& flags);
+
+// What --device means here: host, cuda or paced:PROFILE.
+std::string DeviceOf(const WorkerFlags& flags);
 
 // Flags and defaults for this model and machine. Errors as above; `auto_dtype` is what --dtype
 // auto means here.

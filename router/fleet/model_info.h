@@ -6,20 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "common/model_shape/generation_defaults.h"
+
 namespace tandem::router {
 
 // Tokenizer and chat template of a model; the frontend knows what is in it.
 struct ModelText;
-
-// What a request that does not say otherwise gets; from the model's generation_config.json.
-struct GenerationDefaults {
-  std::optional<float> temperature;
-  std::optional<int32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  std::vector<int32_t> eos_token_ids;
-};
 
 // A model that workers serve. Immutable once shared.
 struct ModelInfo {

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <array>
 
+#include "common/base/strings.h"
+
 namespace tandem::router {
 namespace {
 
 constexpr size_t kMaxMessages = 100'000;
 constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
                                                     "assistant", "tool",      "function"};
+// The newer ones are those of /v1/responses, which some clients send here as well.
+constexpr std::array<std::string_view, 3> kTextTypes = {"text", "input_text", "output_text"};
 
 ApiError Wrong(size_t index, const std::string& what) {
   const std::string where = "messages[" + std::to_string(index) + "]";
@@ -19,13 +23,19 @@ ApiError Wrong(size_t index, const std::string& what) {
 ApiResult JoinParts(size_t index, const Json& parts, std::string* out) {
   bool first = true;
   for (const Json& part : parts) {
-    const Json type = part.is_object() ? part.value("type", Json()) : Json();
-    if (part.is_object() && type != "text" && type.is_string()) {
+    const Json type = part.is_object() ? part.value("type", Json("text")) : Json("text");
+    if (type.is_string() && type != "refusal" &&
+        std::find(kTextTypes.begin(), kTextTypes.end(), type.get_ref<const std::string&>()) ==
+            kTextTypes.end()) {
       return Wrong(index,
                    ".content` has a part of type " + Brief(type) + "; this model takes only text.");
     }
-    const auto text = part.is_object() ? part.find("text") : part.end();
-    if (!part.is_object() || text == part.end() || !text->is_string()) {
+    const Json* text = &part;
+    if (part.is_object()) {
+      const auto it = part.find(type == "refusal" ? "refusal" : "text");
+      text = it == part.end() || !type.is_string() ? nullptr : &*it;
+    }
+    if (text == nullptr || !text->is_string()) {
       return Wrong(index, ".content` has a part that is no text part.");
     }
     *out += first ? "" : "\n";
@@ -60,6 +70,30 @@ ApiResult ReadContent(size_t index, const Json& message, bool may_lack, Json* ou
   return std::nullopt;
 }
 
+// Arguments come as the text of a JSON object; templates want the object.
+ApiResult ReadCalls(size_t index, const Json& calls, Json* out) {
+  *out = Json::array();
+  for (const Json& call : calls) {
+    const Json function = call.is_object() ? call.value("function", Json()) : Json();
+    if (!function.is_object() || !function.value("name", Json()).is_string()) {
+      return Wrong(index, ".tool_calls` has a call without `function.name`.");
+    }
+    Json read = call;
+    const auto arguments = function.find("arguments");
+    if (arguments != function.end() && arguments->is_string()) {
+      Json object = Json::parse(arguments->get_ref<const std::string&>(), nullptr,
+                                /*allow_exceptions=*/false);
+      const bool blank = arguments->get_ref<const std::string&>().empty();
+      if (!object.is_object() && !blank) {
+        return Wrong(index, ".tool_calls` has `arguments` that are not the text of a JSON object.");
+      }
+      read["function"]["arguments"] = blank ? Json::object() : std::move(object);
+    }
+    out->push_back(std::move(read));
+  }
+  return std::nullopt;
+}
+
 ApiResult ReadMessage(size_t index, const Json& message, Json* out) {
   if (!message.is_object()) {
     return Wrong(index, "` must be an object, not " + Brief(message) + ".");
@@ -74,16 +108,25 @@ ApiResult ReadMessage(size_t index, const Json& message, Json* out) {
   // Templates know the older name of what OpenAI's newer models call developer.
   (*out)["role"] = *role == "developer" ? Json("system") : *role;
   const auto calls = message.find("tool_calls");
+  if (calls != message.end() && !calls->is_null() && !calls->is_array()) {
+    return Wrong(index, ".tool_calls` must be a list, not " + Brief(*calls) + ".");
+  }
   const bool has_calls = calls != message.end() && calls->is_array() && !calls->empty();
   if (ApiResult error = ReadContent(index, message, *role == "assistant" && has_calls, out)) {
     return error;
   }
+  for (const char* key : {"name", "tool_call_id"}) {
+    const auto text = message.find(key);
+    if (text != message.end() && !text->is_null() && !text->is_string()) {
+      return Wrong(index, base::StrCat(".", key, "` must be a string, not ", Brief(*text), "."));
+    }
+  }
   for (const auto& [key, value] : message.items()) {
-    if (key != "role" && key != "content" && !value.is_null()) {
+    if (key != "role" && key != "content" && key != "tool_calls" && !value.is_null()) {
       (*out)[key] = value;
     }
   }
-  return std::nullopt;
+  return has_calls ? ReadCalls(index, *calls, &(*out)["tool_calls"]) : std::nullopt;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/base/strings.h"
 #include "router/frontend/chat_messages.h"
 #include "router/frontend/request_fields.h"
 
@@ -34,7 +35,7 @@ ApiResult ReadTokenIds(std::string_view name, const Json& value, std::vector<int
 
 ApiError WrongField(std::string_view name, const std::string& expected, const Json& value) {
   return InvalidRequest(
-      "`" + std::string(name) + "` must be " + expected + ", not " + Brief(value) + ".",
+      base::StrCat("`", name, "` must be ", expected, ", not ", Brief(value), "."),
       std::string(name));
 }
 
@@ -75,16 +76,16 @@ ApiResult ReadPrompt(std::string_view name, const Json& value, GenerationRequest
     return std::nullopt;
   }
   if (!value.is_array() || value.empty()) {
-    return WrongField(
-        name, value.is_array() ? std::string(kExpected) + " that is not empty" : kExpected, value);
+    return WrongField(name, base::StrCat(kExpected, value.is_array() ? " that is not empty" : ""),
+                      value);
   }
   if (value[0].is_number()) {
     return ReadTokenIds(name, value,
                         &std::get<1>(request->prompts.emplace_back(std::vector<int32_t>())));
   }
   if (value.size() > static_cast<size_t>(kMaxChoices)) {
-    return InvalidRequest("`prompt` has " + std::to_string(value.size()) + " entries; at most " +
-                              std::to_string(kMaxChoices) + " are allowed.",
+    return InvalidRequest(base::StrCat("`prompt` has ", value.size(), " entries; at most ",
+                                       kMaxChoices, " are allowed."),
                           std::string(name));
   }
   for (const Json& entry : value) {
@@ -137,30 +138,17 @@ ApiResult ReadEnableThinking(std::string_view name, const Json& value, Generatio
   return std::nullopt;
 }
 
-// For /tokenize, which only shows them to the template.
-ApiResult ReadTools(std::string_view name, const Json& value, GenerationRequest* request) {
-  const bool objects = value.is_array() && std::all_of(value.begin(), value.end(),
-                                                       [](auto& tool) { return tool.is_object(); });
-  if (!objects) {
-    return WrongField(name, "a list of objects", value);
-  }
-  if (!value.empty()) {
-    request->template_variables[std::string(name)] = value;
-  }
-  return std::nullopt;
-}
-
 ApiResult ReadStop(std::string_view name, const Json& value, GenerationRequest* request) {
   const std::string expected =
-      "a string or a list of up to " + std::to_string(kMaxStopStrings) + " strings";
+      base::StrCat("a string or a list of up to ", kMaxStopStrings, " strings");
   if (!value.is_string() && !(value.is_array() && value.size() <= kMaxStopStrings)) {
     return WrongField(name, expected, value);
   }
   const Json list = value.is_string() ? Json::array({value}) : value;
   for (const Json& entry : list) {
     if (!entry.is_string() || entry.get_ref<const std::string&>().size() > kMaxStopBytes) {
-      return WrongField(
-          name, expected + " of at most " + std::to_string(kMaxStopBytes) + " bytes each", entry);
+      return WrongField(name, base::StrCat(expected, " of at most ", kMaxStopBytes, " bytes each"),
+                        entry);
     }
     if (!entry.get_ref<const std::string&>().empty()) {
       request->stop.push_back(entry.get<std::string>());
@@ -171,8 +159,7 @@ ApiResult ReadStop(std::string_view name, const Json& value, GenerationRequest* 
 
 ApiResult ReadStopTokens(std::string_view name, const Json& value, GenerationRequest* request) {
   if (!value.is_array() || value.size() > kMaxStopTokens) {
-    return WrongField(name, "a list of up to " + std::to_string(kMaxStopTokens) + " token ids",
-                      value);
+    return WrongField(name, base::StrCat("a list of up to ", kMaxStopTokens, " token ids"), value);
   }
   return ReadTokenIds(name, value, &request->stop_token_ids);
 }

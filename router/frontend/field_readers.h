@@ -25,7 +25,6 @@ ApiResult ReadMessages(std::string_view name, const Json& value, GenerationReque
 ApiResult ReadTemplateVariables(std::string_view name, const Json& value,
                                 GenerationRequest* request);
 ApiResult ReadEnableThinking(std::string_view name, const Json& value, GenerationRequest* request);
-ApiResult ReadTools(std::string_view name, const Json& value, GenerationRequest* request);
 ApiResult ReadStop(std::string_view name, const Json& value, GenerationRequest* request);
 ApiResult ReadStopTokens(std::string_view name, const Json& value, GenerationRequest* request);
 ApiResult ReadLogitBias(std::string_view name, const Json& value, GenerationRequest* request);

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "router/frontend/tools.h"
+#include "router/frontend/upstream_request.h"
 
 namespace tandem::router {
 
@@ -15,68 +17,69 @@ namespace {
 
 constexpr double kMicrosecond = 1e-6;
 
-template <typename Requested, typename Default>
-float Pick(const std::optional<Requested>& requested, const std::optional<Default>& fallback,
-           float otherwise) {
-  return requested  ? static_cast<float>(*requested)
-         : fallback ? static_cast<float>(*fallback)
-                    : otherwise;
-}
-
-void FillSampling(const GenerationRequest& request, const GenerationDefaults& defaults,
-                  v1::SamplingParams* sampling) {
-  sampling->set_temperature(Pick(request.temperature, defaults.temperature, 1.0F));
-  sampling->set_top_p(Pick(request.top_p, defaults.top_p, 1.0F));
-  sampling->set_min_p(Pick(request.min_p, defaults.min_p, 0.0F));
-  sampling->set_repetition_penalty(
-      Pick(request.repetition_penalty, defaults.repetition_penalty, 1.0F));
-  sampling->set_presence_penalty(static_cast<float>(request.presence_penalty.value_or(0)));
-  sampling->set_frequency_penalty(static_cast<float>(request.frequency_penalty.value_or(0)));
-  sampling->set_top_k(
-      static_cast<int32_t>(request.top_k ? *request.top_k : int64_t{defaults.top_k.value_or(0)}));
-  for (const auto& [id, bias] : request.logit_bias) {
-    (*sampling->mutable_logit_bias())[id] = bias;
-  }
-}
-
 }  // namespace
 
 Generation::Generation(const GenerationContext& context, Setup setup,
                        std::shared_ptr<Exchange> exchange)
     : context_(context), setup_(std::move(setup)), exchange_(std::move(exchange)) {
   const GenerationRequest& request = setup_.request;
-  const bool chat = request.endpoint == Endpoint::kChat;
-  head_.endpoint = request.endpoint;
-  head_.stream = request.stream;
-  head_.id = (chat ? "chatcmpl-" : "cmpl-") + setup_.request_id;
-  head_.created_unix_s = context_.clock->UnixUs() / 1'000'000;
-  head_.model = setup_.model_name;
-  head_.system_fingerprint = setup_.model->system_fingerprint;
+  ResponseHead head;
+  head.endpoint = request.endpoint;
+  head.stream = request.stream;
+  head.id = std::string(IdPrefix(request.endpoint)) + setup_.request_id;
+  head.created_unix_s = context_.clock->UnixUs() / 1'000'000;
+  head.model = setup_.model_name;
+  head.system_fingerprint = setup_.model->system_fingerprint;
+  writer_ = MakeAnswerWriter(std::move(head), &setup_.request);
   metrics_ = context_.metrics->ForModel(setup_.model_name);
   const int64_t timeout_us = context_.request_timeout_us;
   deadline_unix_us_ = timeout_us > 0 ? context_.clock->UnixUs() + timeout_us : 0;
+  if (request.deadline_unix_us > 0) {
+    deadline_unix_us_ = deadline_unix_us_ > 0
+                            ? std::min(deadline_unix_us_, request.deadline_unix_us)
+                            : request.deadline_unix_us;
+  }
+}
+
+ApiResult Generation::AddSlots(const TokenizedPrompt& prompt) {
+  const GenerationRequest& request = setup_.request;
+  UpstreamParams params;
+  const auto prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
+  if (ApiResult error = MaxTokensFor(request, *setup_.model, prompt_tokens, &params.max_tokens)) {
+    return error;
+  }
+  prompt_tokens_ += prompt_tokens;
+  params.deadline_unix_us = deadline_unix_us_;
+  const uint64_t seed = request.seed ? static_cast<uint64_t>(*request.seed) : setup_.seed;
+  for (int64_t sample = 0; sample < SamplesPerPrompt(request); ++sample) {
+    const int index = static_cast<int>(slots_.size());
+    Slot& slot = slots_.emplace_back(
+        context_.recovery, OutputChoice(index, &request, setup_.model->text.get(), &prompt));
+    params.request_id =
+        index == 0 ? setup_.request_id : setup_.request_id + "-" + std::to_string(index);
+    params.seed = seed + static_cast<uint64_t>(sample);
+    if (IsChat(request.endpoint) && setup_.model->text) {
+      slot.output.set_parser(ParserFor(request, *setup_.model->text, prompt, params.request_id));
+    }
+    FillUpstream(request, setup_.model->defaults, prompt, params, &slot.upstream);
+  }
+  return std::nullopt;
 }
 
 ApiResult Generation::Start() {
-  const GenerationRequest& request = setup_.request;
-  const int64_t n = request.n.value_or(1);
   for (const TokenizedPrompt& prompt : setup_.prompts) {
-    int32_t max_tokens = 0;
-    const int64_t prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
-    if (ApiResult error = MaxTokensFor(request, *setup_.model, prompt_tokens, &max_tokens)) {
+    if (ApiResult error = AddSlots(prompt)) {
       return error;
-    }
-    prompt_tokens_ += prompt_tokens;
-    for (int64_t sample = 0; sample < n; ++sample) {
-      const int index = static_cast<int>(slots_.size());
-      slots_.emplace_back(context_.recovery,
-                          OutputChoice(index, &request, setup_.model->text.get(), &prompt));
-      BuildUpstream(&slots_.back(), max_tokens, sample);
     }
   }
   open_slots_ = slots_.size();
-  if (request.stream) {
-    chunk_prefix_ = ResponsePrefix(head_);
+  if (setup_.request.stream) {
+    sink_ = [this](std::string_view event, std::string_view data) {
+      exchange_->Event(event, data);
+      last_sent_us_ = context_.clock->NowUs();
+    };
+    last_sent_us_ = context_.clock->NowUs();
+    KeepAlive();
   }
   exchange_->set_on_gone([self = shared_from_this()] { self->OnClientGone(); });
   exchange_->set_on_drained([self = shared_from_this()] {
@@ -87,38 +90,16 @@ ApiResult Generation::Start() {
     }
   });
   for (Slot& slot : slots_) {
-    if (!closed_) {
-      Dispatch(&slot);
+    if (closed_) {
+      break;
     }
+    if (&slot !=
+        &slots_.front()) {  // what took the first must not fail by the worker's death since
+      slot.state.OnSiblingDispatched(context_.clock->NowUs());
+    }
+    Dispatch(&slot);
   }
   return std::nullopt;
-}
-
-void Generation::BuildUpstream(Slot* slot, int32_t max_tokens, int64_t sample_index) {
-  const GenerationRequest& request = setup_.request;
-  v1::GenerateRequest& upstream = slot->upstream;
-  upstream.set_request_id(slot->output.index() == 0
-                              ? setup_.request_id
-                              : setup_.request_id + "-" + std::to_string(slot->output.index()));
-  const std::vector<int32_t>& tokens = slot->output.prompt().tokens;
-  upstream.mutable_prompt_token_ids()->Add(tokens.begin(), tokens.end());
-  FillSampling(request, setup_.model->defaults, upstream.mutable_sampling());
-  const uint64_t seed = request.seed ? static_cast<uint64_t>(*request.seed) : setup_.seed;
-  upstream.mutable_sampling()->set_seed(seed + static_cast<uint64_t>(sample_index));
-  upstream.set_max_tokens(max_tokens);
-  upstream.set_min_tokens(static_cast<int32_t>(request.min_tokens.value_or(0)));
-  upstream.set_ignore_eos(request.ignore_eos);
-  upstream.mutable_stop_token_ids()->Add(request.stop_token_ids.begin(),
-                                         request.stop_token_ids.end());
-  upstream.set_priority(static_cast<int32_t>(request.priority.value_or(0)));
-  upstream.set_deadline_unix_us(deadline_unix_us_);
-  if (request.logprobs) {
-    upstream.set_logprobs(static_cast<int32_t>(*request.logprobs));
-  }
-  if (request.prompt_logprobs || (request.echo && request.logprobs)) {
-    upstream.set_prompt_logprobs(static_cast<int32_t>(std::max(
-        request.prompt_logprobs.value_or(0), request.echo ? request.logprobs.value_or(0) : 0)));
-  }
 }
 
 void Generation::Dispatch(Slot* slot) {
@@ -247,6 +228,7 @@ void Generation::ObserveTokens(Slot* slot, int count) {
     return;
   }
   slot->lease.OnFirstToken();
+  setup_.progress->tokens.fetch_add(count, std::memory_order_relaxed);
   const int64_t now_us = context_.clock->NowUs();
   if (slot->last_token_us != 0) {
     metrics_->inter_token_s->Observe(kMicrosecond *
@@ -298,18 +280,31 @@ void Generation::BeginStream() {
   }
 }
 
-void Generation::SendEvent(const std::string& choice_json, const UsageCounts* usage) {
-  std::string data = chunk_prefix_;
-  data += choice_json;
-  data += ']';
-  if (usage != nullptr) {
-    data += ",\"usage\":";
-    AppendUsage(*usage, &data);
-  } else if (setup_.request.include_usage) {
-    data += ",\"usage\":null";
+void Generation::KeepAlive() {
+  if (context_.keep_alive_us <= 0) {
+    return;
   }
-  data += '}';
-  exchange_->Event("", data);
+  if (!keep_alive_timer_) {
+    keep_alive_timer_ = std::make_unique<asio::steady_timer>(exchange_->io());
+  }
+  keep_alive_timer_->expires_after(std::chrono::microseconds(
+      std::max<int64_t>(1, last_sent_us_ + context_.keep_alive_us - context_.clock->NowUs())));
+  keep_alive_timer_->async_wait([weak = weak_from_this()](boost::system::error_code error) {
+    const auto self = weak.lock();
+    if (error || !self || self->closed_) {
+      return;
+    }
+    const int64_t now_us = self->context_.clock->NowUs();
+    if (now_us - self->last_sent_us_ >= self->context_.keep_alive_us) {
+      self->last_sent_us_ = now_us;
+      if (!self->exchange_->congested()) {
+        self->BeginStream();
+        self->exchange_->Comment("ping");
+        self->exchange_->Flush();
+      }
+    }
+    self->KeepAlive();
+  });
 }
 
 void Generation::SendNews(Slot* slot) {
@@ -317,21 +312,16 @@ void Generation::SendNews(Slot* slot) {
     return;
   }
   BeginStream();
+  writer_->Part(slot->output.Take(), UsageOf(*slot), sink_);
+}
+
+UsageCounts Generation::UsageOf(const Slot& slot) {
   UsageCounts usage;
-  const bool continuous = setup_.request.continuous_usage;
-  if (continuous) {
-    usage.prompt_tokens = static_cast<int64_t>(slot->output.prompt().tokens.size());
-    usage.completion_tokens = slot->output.completion_tokens();
-    usage.cached_tokens = slot->output.cached_tokens();
-  }
-  std::string choice;
-  if (head_.endpoint == Endpoint::kChat && !std::exchange(slot->role_sent, true)) {
-    AppendRoleChoice(slot->output.index(), &choice);
-    SendEvent(choice, continuous ? &usage : nullptr);
-    choice.clear();
-  }
-  AppendChoice(head_, slot->output.Take(), &choice);
-  SendEvent(choice, continuous ? &usage : nullptr);
+  usage.prompt_tokens = static_cast<int64_t>(slot.output.prompt().tokens.size());
+  usage.completion_tokens = slot.output.completion_tokens();
+  usage.cached_tokens = slot.output.cached_tokens();
+  usage.reasoning_tokens = slot.output.reasoning_tokens();
+  return usage;
 }
 
 UsageCounts Generation::Usage() const {
@@ -340,40 +330,44 @@ UsageCounts Generation::Usage() const {
   for (const Slot& slot : slots_) {
     usage.completion_tokens += slot.output.completion_tokens();
     usage.cached_tokens += slot.output.cached_tokens();
+    usage.reasoning_tokens += slot.output.reasoning_tokens();
   }
   usage.cached_tokens = std::min(usage.cached_tokens, usage.prompt_tokens);
   return usage;
 }
 
+std::vector<ChoicePart> Generation::TakeChoices() {
+  const auto samples = static_cast<size_t>(SamplesPerPrompt(setup_.request));
+  const auto n = static_cast<size_t>(setup_.request.n.value_or(1));
+  std::vector<ChoicePart> parts;
+  for (size_t first = 0; first < slots_.size(); first += samples) {
+    std::vector<Slot*> candidates;
+    for (size_t i = first; i < first + samples; ++i) {
+      candidates.push_back(&slots_[i]);
+    }
+    if (n < samples) {
+      std::stable_sort(candidates.begin(), candidates.end(), [](const Slot* a, const Slot* b) {
+        return a->output.mean_logprob() > b->output.mean_logprob();
+      });
+    }
+    for (size_t i = 0; i < n; ++i) {
+      parts.push_back(candidates[i]->output.Take());
+      parts.back().index = static_cast<int>(parts.size()) - 1;
+    }
+  }
+  return parts;
+}
+
 void Generation::Complete() {
   const UsageCounts usage = Usage();
   if (setup_.request.stream) {
-    if (setup_.request.include_usage) {
-      SendEvent("", &usage);
-    }
-    exchange_->Event("", "[DONE]");
+    writer_->End(usage, sink_);
     exchange_->EndEvents();
     Close(200);
     return;
   }
   HttpResponse response;
-  response.body = ResponsePrefix(head_);
-  for (Slot& slot : slots_) {
-    response.body += slot.output.index() > 0 ? "," : "";
-    AppendChoice(head_, slot.output.Take(), &response.body);
-  }
-  response.body += "],\"usage\":";
-  AppendUsage(usage, &response.body);
-  if (head_.endpoint == Endpoint::kChat) {
-    if (!slots_[0].output.prompt_logprobs_json().empty()) {
-      response.body += ",\"prompt_logprobs\":" + slots_[0].output.prompt_logprobs_json();
-    }
-    if (setup_.request.return_token_ids) {
-      response.body += ",\"prompt_token_ids\":";
-      AppendIds(setup_.prompts[0].tokens, &response.body);
-    }
-  }
-  response.body += '}';
+  response.body = writer_->Whole(TakeChoices(), usage);
   exchange_->Respond(std::move(response));
   Close(200);
 }
@@ -383,12 +377,13 @@ void Generation::Fail(const ApiError& error) {
     return;
   }
   if (stream_begun_) {
-    exchange_->Event("error", ErrorBody(error));
-    exchange_->AbortEvents();
+    writer_->Break(error, sink_);
+    exchange_->AbortEvents(error);
   } else {
     HttpResponse response;
     response.status = error.http_status;
-    response.body = ErrorBody(error);
+    response.body = ErrorBodyFor(setup_.request.endpoint, error);
+    response.error = error;
     if (error.retry_after_s > 0) {
       response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
     }
@@ -423,6 +418,7 @@ void Generation::Close(int status) {
                  {"prompt_tokens", usage.prompt_tokens},
                  {"completion_tokens", usage.completion_tokens},
                  {"duration_ms", (context_.clock->NowUs() - setup_.started_us) / 1000}});
+  keep_alive_timer_.reset();
   exchange_.reset();
   if (const auto on_done = std::exchange(setup_.on_done, nullptr)) {
     on_done(status);

@@ -11,11 +11,12 @@
 
 #include "common/base/clock.h"
 #include "router/fleet/fleet.h"
+#include "router/frontend/endpoints/answer_writer.h"
+#include "router/frontend/endpoints/stats.h"
 #include "router/frontend/generation_request.h"
 #include "router/frontend/http/http_types.h"
 #include "router/frontend/output_choice.h"
 #include "router/frontend/prompts.h"
-#include "router/frontend/response_format.h"
 #include "router/frontend/router_metrics.h"
 #include "router/router_core/sequence_state.h"
 #include "router/upstream/completion_loop.h"
@@ -32,7 +33,8 @@ struct GenerationContext {
   RouterMetrics* metrics = nullptr;
   const base::Clock* clock = nullptr;
   RecoveryLimits recovery;
-  int64_t request_timeout_us = 0;  // 0: none
+  int64_t request_timeout_us = 0;      // 0: none
+  int64_t keep_alive_us = 15'000'000;  // of silence in a stream; 0: none
 };
 
 // One request's generation: its choices' calls to workers, their recovery, and the answer. Lives on
@@ -45,6 +47,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::string model_name;  // as the response gives it
     std::string request_id;
     std::vector<TokenizedPrompt> prompts;
+    std::shared_ptr<RequestProgress> progress;
     uint64_t seed = 0;  // where the client gave none
     int64_t started_us = 0;
     // HTTP status, or 499 when the client left. Called once.
@@ -70,12 +73,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::unique_ptr<boost::asio::steady_timer> wait_timer;
     std::optional<uint64_t> waiter;
     bool held_back = false;  // the client is slow: messages stay in the call
-    bool role_sent = false;
     bool done = false;
     int64_t last_token_us = 0;
   };
 
-  void BuildUpstream(Slot* slot, int32_t max_tokens, int64_t sample_index);
+  // One slot per sample of the prompt.
+  ApiResult AddSlots(const TokenizedPrompt& prompt);
   void Dispatch(Slot* slot);
   void Wait(Slot* slot, const Decision& decision);
   void OnWaitEnded(Slot* slot, bool ready);
@@ -87,8 +90,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void ObserveTokens(Slot* slot, int count);
   void FinishSlot(Slot* slot);
   void SendNews(Slot* slot);
-  void SendEvent(const std::string& choice_json, const UsageCounts* usage);
   void BeginStream();
+  // Sends a comment whenever a stream was silent for long, so that nothing on the way gives it up.
+  void KeepAlive();
+  static UsageCounts UsageOf(const Slot& slot);
+  // The finished choices; with best_of the best of each prompt.
+  std::vector<ChoicePart> TakeChoices();
   void Complete();
   void Fail(const ApiError& error);
   void OnClientGone();
@@ -98,10 +105,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   const GenerationContext& context_;
   Setup setup_;
-  ResponseHead head_;
+  std::unique_ptr<AnswerWriter> writer_;
+  EventSink sink_;
   std::shared_ptr<Exchange> exchange_;
   const ModelMetrics* metrics_ = nullptr;
-  std::string chunk_prefix_;
+  std::unique_ptr<boost::asio::steady_timer> keep_alive_timer_;
+  int64_t last_sent_us_ = 0;
   std::deque<Slot> slots_;  // addresses stay
   size_t open_slots_ = 0;
   int64_t prompt_tokens_ = 0;

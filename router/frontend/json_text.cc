@@ -47,6 +47,42 @@ ApiResult CheckShape(std::string_view text) {
   return std::nullopt;
 }
 
+// Takes everything and keeps the error.
+class ErrorCatcher : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    what = error.what();
+    return false;
+  }
+  std::string what;
+};
+
+// Why `text` is no JSON, with line and column, in a few words.
+std::string CauseOf(std::string_view text) {
+  constexpr size_t kMaxBytes = 200;
+  ErrorCatcher catcher;
+  Json::sax_parse(text.begin(), text.end(), &catcher);
+  std::string cause = catcher.what;
+  cause.erase(0, cause.starts_with('[') ? cause.find("] ") + 2 : 0);  // the library's number of it
+  if (cause.size() > kMaxBytes) {
+    cause.resize(kMaxBytes);
+    cause += "...";
+  }
+  return cause;
+}
+
 // Length of the valid UTF-8 sequence at the start of `text`, 0 when it is broken.
 size_t Utf8Length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -111,7 +147,7 @@ ApiResult ParseJson(std::string_view text, Json* out) {
   }
   *out = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (out->is_discarded()) {
-    return InvalidRequest("The request's body is not valid JSON in UTF-8.");
+    return InvalidRequest("The request's body is not valid JSON: " + CauseOf(text) + ".");
   }
   return std::nullopt;
 }
@@ -159,8 +195,11 @@ void AppendJsonFloat(float value, std::string* out) {
 }
 
 std::string Brief(const Json& value) {
-  if (value.is_object() || value.is_array()) {
-    return value.is_object() ? "an object" : "an array";
+  if (value.is_object()) {
+    return "an object";
+  }
+  if (value.is_array()) {
+    return value.empty() ? "an empty list" : "a list of " + std::to_string(value.size());
   }
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > kBriefBytes) {

@@ -13,7 +13,9 @@
 #include "common/base/config.h"
 #include "common/base/files.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "router/frontend/router_server.h"
+#include "router/frontend/text_flags.h"
 
 namespace tandem::router {
 namespace {
@@ -34,7 +36,10 @@ struct Flags {
   double header_timeout_s = 10;
   double body_timeout_s = 60;
   double write_timeout_s = 30;
+  double keep_alive_s = 15;
+  TextFlags text;
   std::string port_file;
+  std::vector<std::string> allowed_origins;
 };
 
 int64_t Microseconds(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
@@ -42,8 +47,14 @@ int64_t Microseconds(double seconds) { return static_cast<int64_t>(seconds * 1e6
 void Declare(base::ConfigSpec* spec, Flags* flags) {
   RouterOptions& router = flags->router;
   spec->String("listen", &router.listen, "host:port (port 0: a free one) or unix:PATH");
+  spec->String("grpc-listen", &router.grpc_listen,
+               "address of tandem.v1.Inference for clients, host:port or unix:PATH (default: not "
+               "served)");
   spec->Strings("worker", &router.workers, "a worker's address, host:port or unix:PATH");
   spec->String("api-key", &router.api_key, "key that every path but /health and /ready asks for");
+  spec->Strings("allowed-origins", &flags->allowed_origins,
+                "origins of the web pages whose scripts may use the server (default: *, all)");
+  DeclareTextFlags(*spec, flags->text);
   spec->String("metrics-host", &router.metrics_host,
                "address that the metrics port binds (default: the host of --listen, 127.0.0.1 "
                "beside a unix socket)");
@@ -73,6 +84,8 @@ void Declare(base::ConfigSpec* spec, Flags* flags) {
   spec->Double("body-timeout", &flags->body_timeout_s, 0.01, 1e6, "seconds for a request's body");
   spec->Double("write-timeout", &flags->write_timeout_s, 0.01, 1e6,
                "seconds without progress until a slow reader is dropped");
+  spec->Double("keep-alive", &flags->keep_alive_s, 0, 1e6,
+               "seconds of silence in a stream after which a comment is sent; 0: never");
 }
 
 std::string MetricsHost(const RouterOptions& options) {
@@ -89,8 +102,14 @@ std::string MetricsHost(const RouterOptions& options) {
   return host;
 }
 
-RouterOptions OptionsOf(const Flags& flags) {
+absl::StatusOr<RouterOptions> OptionsOf(const Flags& flags) {
   RouterOptions options = flags.router;
+  TANDEM_ASSIGN_OR_RETURN(options.text,
+                          ReadTextFlags(flags.text, base::SystemClock().UnixUs() / 1'000'000));
+  if (!flags.allowed_origins.empty()) {
+    options.allowed_origins = flags.allowed_origins;
+  }
+  options.keep_alive_us = Microseconds(flags.keep_alive_s);
   options.num_threads = static_cast<int>(flags.threads);
   options.metrics_port = static_cast<int>(flags.metrics_port);
   options.metrics_host = MetricsHost(options);
@@ -176,7 +195,12 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
   const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
-  auto server = RouterServer::Start(OptionsOf(flags), &base::SystemClock());
+  const absl::StatusOr<RouterOptions> options = OptionsOf(flags);
+  if (!options.ok()) {
+    std::fprintf(stderr, "tandem-router: %s\n", std::string(options.status().message()).c_str());
+    return 2;
+  }
+  auto server = RouterServer::Start(*options, &base::SystemClock());
   if (!server.ok()) {
     std::fprintf(stderr, "tandem-router: %s\n", std::string(server.status().message()).c_str());
     return server.status().code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
@@ -192,7 +216,8 @@ int Main(int argc, char** argv) {
   }
   base::LogInfo("listening", {{"address", flags.router.listen},
                               {"port", (*server)->port()},
-                              {"metrics_port", (*server)->metrics_port()}});
+                              {"metrics_port", (*server)->metrics_port()},
+                              {"grpc_port", (*server)->grpc_port()}});
   while (!WaitForSignal(signal_fd, -1)) {
   }
   const bool clean = Drain(server->get(), flags, signal_fd);

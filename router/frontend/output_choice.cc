@@ -10,6 +10,19 @@ TokenNaming NamingOf(const GenerationRequest& request, const ModelText* text) {
   return {text != nullptr ? text->tokenizer.get() : nullptr, request.return_tokens_as_token_ids};
 }
 
+// The pieces of each call, which follow one another, become one.
+void JoinCalls(std::vector<tool_calls::CallDelta>* calls) {
+  std::vector<tool_calls::CallDelta> joined;
+  for (tool_calls::CallDelta& piece : *calls) {
+    if (!piece.id.empty() || joined.empty()) {
+      joined.push_back(std::move(piece));
+    } else {
+      joined.back().arguments += piece.arguments;
+    }
+  }
+  *calls = std::move(joined);
+}
+
 }  // namespace
 
 OutputChoice::OutputChoice(int index, const GenerationRequest* request, const ModelText* text,
@@ -33,8 +46,8 @@ OutputChoice::OutputChoice(int index, const GenerationRequest* request, const Mo
 void OutputChoice::BeginText() {
   begun_ = true;
   if (request_->echo) {
-    text_ = prompt_->text;
-    echoed_characters_ = text::CountCharacters(text_);
+    delta_.content = prompt_->text;
+    echoed_characters_ = text::CountCharacters(delta_.content);
   }
 }
 
@@ -45,6 +58,10 @@ void OutputChoice::AddPromptLogprobs(const v1::GenerateResponse& response) {
     entries.Add();
   }
   entries.MergeFrom(response.prompt_logprobs());
+  if (request_->endpoint == Endpoint::kGrpc) {
+    raw_prompt_logprobs_.assign(entries.begin(), entries.end());
+    return;
+  }
   if (request_->prompt_logprobs) {
     prompt_logprobs_json_ = PromptLogprobsJson(NamingOf(*request_, model_text_), entries);
   }
@@ -99,8 +116,9 @@ void OutputChoice::Add(const v1::GenerateResponse& response) {
     AddPromptLogprobs(response);
   }
   const bool ends_by_token = response.finish_reason() == v1::FINISH_REASON_STOP;
-  for (int i = 0; i < response.tokens_size(); ++i) {
-    const bool is_stop_token = ends_by_token && i + 1 == response.tokens_size();
+  const int count = request_->echo_only ? 0 : response.tokens_size();
+  for (int i = 0; i < count; ++i) {
+    const bool is_stop_token = ends_by_token && i + 1 == count;
     if (!AddToken(response.tokens(i), is_stop_token)) {
       return;
     }
@@ -116,12 +134,17 @@ void OutputChoice::Add(const v1::GenerateResponse& response) {
 
 bool OutputChoice::AddToken(const v1::TokenOutput& token, bool is_stop_token) {
   ++completion_tokens_;
+  reasoning_tokens_ += parser_ && parser_->in_reasoning() ? 1 : 0;
+  sum_logprobs_ += static_cast<double>(token.chosen().logprob());
   token_ids_.push_back(token.token_id());
+  if (request_->endpoint == Endpoint::kGrpc) {
+    tokens_.push_back(token);
+  }
   const bool shown = !is_stop_token || request_->include_stop;
   if (request_->logprobs && request_->endpoint == Endpoint::kCompletions) {
     legacy_logprobs_.Add(token, echoed_characters_ + (output_ ? output_->characters() : 0));
     has_logprobs_ = true;
-  } else if (request_->logprobs && shown) {
+  } else if (request_->logprobs && shown && request_->endpoint != Endpoint::kGrpc) {
     // Without the end token: the bytes of all entries are the bytes of the content.
     chat_logprobs_.Add(token);
     has_logprobs_ = true;
@@ -130,16 +153,37 @@ bool OutputChoice::AddToken(const v1::TokenOutput& token, bool is_stop_token) {
     return true;
   }
   const text::OutputText::Emission emission = output_->AppendToken(token.token_id());
-  text_ += emission.text;
+  AddText(emission.text);
   if (emission.finished) {
     EndByStopString();
   }
   return !emission.finished;
 }
 
+void OutputChoice::AddText(std::string_view text) {
+  if (parser_) {
+    parser_->Append(text, &delta_);
+  } else {
+    delta_.content += text;
+  }
+}
+
+void OutputChoice::FinishText() {
+  if (!parser_) {
+    return;
+  }
+  parser_->Finish(&delta_);
+  // As OpenAI has it: a call that was asked for by name is no reason of its own.
+  if (finish_reason_ == "stop" && parser_->calls() > 0 &&
+      request_->tools.choice != ToolChoice::kNamed) {
+    finish_reason_ = "tool_calls";
+  }
+}
+
 void OutputChoice::EndByStopString() {
   stopped_by_text_ = true;
   finish_reason_ = "stop";
+  FinishText();
   stop_reason_json_.clear();
   if (output_->hit()) {
     AppendJsonString(*output_->hit(), &stop_reason_json_);
@@ -149,13 +193,21 @@ void OutputChoice::EndByStopString() {
 void OutputChoice::AddEnd(const v1::GenerateResponse& response) {
   if (output_) {
     const text::OutputText::Emission emission = output_->Flush();
-    text_ += emission.text;
+    AddText(emission.text);
     if (emission.finished) {
       EndByStopString();
       return;
     }
   }
-  finish_reason_ = response.finish_reason() == v1::FINISH_REASON_STOP ? "stop" : "length";
+  const bool stopped = response.finish_reason() == v1::FINISH_REASON_STOP && !request_->echo_only;
+  finish_reason_ = stopped ? "stop" : "length";
+  FinishText();
+  if (!stopped) {
+    return;
+  }
+  if (response.has_stop_token_id()) {
+    stop_token_id_ = response.stop_token_id();
+  }
   const auto& stops = request_->stop_token_ids;
   if (response.has_stop_token_id() &&
       std::find(stops.begin(), stops.end(), response.stop_token_id()) != stops.end()) {
@@ -164,33 +216,41 @@ void OutputChoice::AddEnd(const v1::GenerateResponse& response) {
 }
 
 bool OutputChoice::has_news() const {
-  return !text_.empty() || has_logprobs_ || finished() ||
-         (request_->return_token_ids && !token_ids_.empty());
+  return !delta_.empty() || has_logprobs_ || finished() ||
+         (request_->return_token_ids && !token_ids_.empty()) || !tokens_.empty();
 }
 
 ChoicePart OutputChoice::Take() {
-  taken_text_ = std::exchange(text_, {});
+  taken_ = std::exchange(delta_, {});
   taken_ids_ = std::exchange(token_ids_, {});
   ChoicePart part;
   part.index = index_;
-  part.text = taken_text_;
+  part.text = taken_.content;
+  part.reasoning = taken_.reasoning;
+  if (!request_->stream) {
+    JoinCalls(&taken_.calls);
+  }
+  part.calls = taken_.calls;
   part.finish_reason = finish_reason_;
   part.stop_reason_json = stop_reason_json_;
-  if (request_->logprobs && (has_logprobs_ || !request_->stream)) {
+  if (request_->logprobs && request_->endpoint != Endpoint::kGrpc &&
+      (has_logprobs_ || !request_->stream)) {
     part.logprobs_json = request_->endpoint == Endpoint::kCompletions ? legacy_logprobs_.Take()
                                                                       : chat_logprobs_.Take();
     has_logprobs_ = false;
   }
-  const bool completions = request_->endpoint == Endpoint::kCompletions;
-  if (completions) {
-    part.prompt_logprobs_json = prompt_logprobs_json_;
-  }
+  part.prompt_logprobs_json = prompt_logprobs_json_;
   if (request_->return_token_ids) {
     part.token_ids = taken_ids_;
-    if (completions && !first_taken_) {
+    if (!first_taken_) {
       part.prompt_token_ids = prompt_->tokens;
     }
   }
+  taken_tokens_ = std::exchange(tokens_, {});
+  taken_prompt_logprobs_ = std::exchange(raw_prompt_logprobs_, {});
+  part.tokens = taken_tokens_;
+  part.prompt_logprobs = taken_prompt_logprobs_;
+  part.stop_token_id = stop_token_id_;
   first_taken_ = true;
   return part;
 }

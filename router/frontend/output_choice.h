@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "router/frontend/generation_request.h"
@@ -11,6 +14,7 @@
 #include "router/frontend/prompts.h"
 #include "router/frontend/response_format.h"
 #include "router/frontend/text/output_text.h"
+#include "router/frontend/tool_calls/output_parser.h"
 #include "tandem/v1/inference.pb.h"
 
 namespace tandem::router {
@@ -23,6 +27,8 @@ class OutputChoice {
   OutputChoice(int index, const GenerationRequest* request, const ModelText* text,
                const TokenizedPrompt* prompt);
 
+  // Takes the text apart from now on; before the first Add.
+  void set_parser(tool_calls::OutputParserOptions options) { parser_.emplace(std::move(options)); }
   // A message from the worker. After finished() nothing more is added.
   void Add(const v1::GenerateResponse& response);
 
@@ -37,9 +43,12 @@ class OutputChoice {
   int index() const { return index_; }
   int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const { return cached_tokens_; }
+  int64_t reasoning_tokens() const { return reasoning_tokens_; }
+  // Mean logprob of the tokens; only with logprobs.
+  double mean_logprob() const {
+    return sum_logprobs_ / static_cast<double>(std::max<int64_t>(1, completion_tokens_));
+  }
   const TokenizedPrompt& prompt() const { return *prompt_; }
-  // vLLM puts a chat's at the top of the response.
-  const std::string& prompt_logprobs_json() const { return prompt_logprobs_json_; }
 
  private:
   void AddPromptLogprobs(const v1::GenerateResponse& response);
@@ -52,6 +61,9 @@ class OutputChoice {
   void AddEnd(const v1::GenerateResponse& response);
   void BeginText();
   void EndByStopString();
+  void AddText(std::string_view text);
+  // After the last text.
+  void FinishText();
 
   const int index_;
   const GenerationRequest* const request_;
@@ -65,16 +77,23 @@ class OutputChoice {
   bool has_prompt_logprobs_ = false;
   bool first_taken_ = false;
   bool has_logprobs_ = false;  // something to take
-  std::string text_;
-  std::string taken_text_;
+  std::optional<tool_calls::OutputParser> parser_;
+  tool_calls::OutputDelta delta_;
+  tool_calls::OutputDelta taken_;
   std::vector<int32_t> token_ids_;
   std::vector<int32_t> taken_ids_;
   std::string prompt_logprobs_json_;
+  // For gRPC: messages as they came.
+  std::vector<v1::TokenOutput> tokens_, taken_tokens_;
+  std::vector<v1::PromptTokenLogprobs> raw_prompt_logprobs_, taken_prompt_logprobs_;
+  std::optional<int32_t> stop_token_id_;
   std::string finish_reason_;
   std::string stop_reason_json_;
   bool stopped_by_text_ = false;
   int64_t completion_tokens_ = 0;
   int64_t cached_tokens_ = 0;
+  int64_t reasoning_tokens_ = 0;
+  double sum_logprobs_ = 0;
 };
 
 }  // namespace tandem::router

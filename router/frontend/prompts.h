@@ -16,7 +16,8 @@ struct TokenizedPrompt {
   std::vector<int32_t> tokens;
   std::string
       text;  // as the client sent it; made from the tokens where it sent those and echo asks
-  bool skips_special = false;  // `text` was made from the tokens without the control tokens
+  bool skips_special = false;      // `text` was made from the tokens without the control tokens
+  bool ends_in_reasoning = false;  // a chat's answer begins inside <think>
 };
 
 // Turns the request's prompts, or its chat, into tokens: one entry per prompt, none of them empty

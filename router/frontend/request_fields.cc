@@ -1,167 +1,144 @@
 #include "router/frontend/request_fields.h"
 
-#include <charconv>
-#include <cmath>
+#include <algorithm>
 #include <limits>
 #include <unordered_map>
 #include <utility>
 
+#include "router/frontend/endpoints/messages_fields.h"
+#include "router/frontend/endpoints/responses_fields.h"
 #include "router/frontend/field_readers.h"
+#include "router/frontend/field_table.h"
+#include "router/frontend/grammar_fields.h"
+#include "router/frontend/tools.h"
 
 namespace tandem::router {
 namespace {
 
 using Request = GenerationRequest;
 
-constexpr unsigned kCompletion = 1u << static_cast<int>(Endpoint::kCompletions);
-constexpr unsigned kChat = 1u << static_cast<int>(Endpoint::kChat);
-constexpr unsigned kTokenize = 1u << static_cast<int>(Endpoint::kTokenize);
-constexpr unsigned kDetokenize = 1u << static_cast<int>(Endpoint::kDetokenize);
+constexpr unsigned kCompletion = EndpointBit(Endpoint::kCompletions);
+constexpr unsigned kChat = EndpointBit(Endpoint::kChat);
+constexpr unsigned kResponses = EndpointBit(Endpoint::kResponses);
+constexpr unsigned kMessages = EndpointBit(Endpoint::kMessages);
+constexpr unsigned kTokenize = EndpointBit(Endpoint::kTokenize);
+constexpr unsigned kDetokenize = EndpointBit(Endpoint::kDetokenize);
 constexpr unsigned kGenerate = kCompletion | kChat;
+constexpr unsigned kAll = kGenerate | kResponses | kMessages;
 constexpr unsigned kTemplate = kChat | kTokenize;
+constexpr unsigned kMessage = kChat | kResponses | kMessages;
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMinInt64 = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-struct Integer {
-  std::optional<int64_t> Request::*target;
-  int64_t min, max;
-};
-struct Number {
-  std::optional<double> Request::*target;
-  double min, max;
-  bool above_min = false;  // min itself is not allowed
-};
-struct Flag {
-  bool Request::*target;
-};
-struct OptionalFlag {
-  std::optional<bool> Request::*target;
-};
-// Anything else checks itself.
-using Custom = ApiResult (*)(std::string_view name, const Json& value, Request* request);
-// Known, and without an effect here.
-struct Ignored {};
-// Known, and not served: refused unless the value asks for nothing.
-struct Refused {
-  const char* message;
-  bool (*harmless)(const Json& value, const Json& body);
-};
-
-struct Field {
-  std::string_view name;
-  unsigned endpoints;
-  std::variant<Integer, Number, Flag, OptionalFlag, Custom, Ignored, Refused> kind;
-};
-
-std::string Range(int64_t min, int64_t max) {
-  if (min == kMinInt64 && max == kMaxInt64) {
-    return "an integer of 64 bits";
-  }
-  return max >= kMaxInt32 ? "an integer of at least " + std::to_string(min)
-                          : "an integer from " + std::to_string(min) + " to " + std::to_string(max);
-}
-
-std::string ShortNumber(double value) {
-  char digits[32];
-  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
-}
-
-ApiResult ReadInteger(const Field& field, const Integer& kind, const Json& value,
-                      Request* request) {
-  const auto number = AsInteger(value);
-  if (!number || *number < kind.min || *number > kind.max) {
-    return WrongField(field.name, Range(kind.min, kind.max), value);
-  }
-  request->*kind.target = *number;
-  return std::nullopt;
-}
-
-ApiResult ReadNumber(const Field& field, const Number& kind, const Json& value, Request* request) {
-  const double number = value.is_number() ? value.get<double>() : std::nan("");
-  if (!(number >= kind.min && number <= kind.max) || (kind.above_min && number <= kind.min)) {
-    return WrongField(field.name,
-                      "a number " + std::string(kind.above_min ? "above " : "from ") +
-                          ShortNumber(kind.min) + (kind.above_min ? " and up to " : " to ") +
-                          ShortNumber(kind.max),
-                      value);
-  }
-  request->*kind.target = number;
-  return std::nullopt;
-}
-
 bool IsNever(const Json&, const Json&) { return false; }
 bool IsEmpty(const Json& value, const Json&) { return value.empty() || value == ""; }
 bool IsFalse(const Json& value, const Json&) { return value == false; }
-bool IsText(const Json& value, const Json&) {
-  return value.is_object() && value.value("type", Json()) == "text";
-}
 bool IsTextModality(const Json& value, const Json&) { return value == Json::array({"text"}); }
+bool IsDisabled(const Json& value, const Json&) { return value == "disabled"; }
 bool IsNone(const Json& value, const Json&) { return value == "none" || value == "auto"; }
-bool IsToolless(const Json& value, const Json& body) {
-  const auto choice = body.find("tool_choice");
-  return value == Json::array() || (value.is_array() && choice != body.end() && *choice == "none");
-}
 
-constexpr char kNoTools[] = "Tools are not supported by this server.";
-constexpr char kNoStructure[] = "Structured output is not supported by this server.";
+bool IsFlag(const Json& value) { return value.is_boolean(); }
+bool IsString(const Json& value) { return value.is_string(); }
+bool IsObject(const Json& value) { return value.is_object(); }
+bool IsTier(const Json& value) {
+  static const Json kTiers = {"auto", "default", "flex", "priority", "scale", "standard_only"};
+  return std::find(kTiers.begin(), kTiers.end(), value) != kTiers.end();
+}
+// OpenAI's bounds.
+bool IsMetadata(const Json& value) {
+  return value.is_object() && value.size() <= 16 &&
+         std::all_of(value.items().begin(), value.items().end(), [](const auto& item) {
+           return item.key().size() <= 64 && item.value().is_string() &&
+                  item.value().template get_ref<const std::string&>().size() <= 512;
+         });
+}
+constexpr Ignored kText{"a string", &IsString};
+constexpr Ignored kFlag{"true or false", &IsFlag};
+constexpr Ignored kMetadata{
+    "an object of at most 16 strings of at most 512 bytes, with names of at most 64", &IsMetadata};
+constexpr Ignored kTier{"one of \"auto\", \"default\", \"flex\" and \"priority\"", &IsTier};
+
+constexpr char kNoFunctions[] = "`functions` is OpenAI's older form; send `tools` instead.";
 
 // Every field that we know. In the order in which they are named in errors.
 const Field kFields[] = {
-    {"model", kGenerate | kTokenize | kDetokenize, &ReadModel},
+    {"model", kAll | kTokenize | kDetokenize, &ReadModel},
     {"prompt", kCompletion | kTokenize, &ReadPrompt},
     {"content", kTokenize, &ReadContent},
     {"messages", kTemplate, &ReadMessages},
+    {"messages", kMessages, &ReadTurns},
+    {"system", kMessages, &ReadSystem},
+    {"instructions", kResponses, &ReadInstructions},
+    {"input", kResponses, &ReadInput},
     {"tokens", kDetokenize, &ReadTokens},
     {"n", kGenerate, Integer{&Request::n, 1, kMaxN}},
     {"best_of", kCompletion, Integer{&Request::best_of, 1, kMaxN}},
-    {"max_tokens", kGenerate, Integer{&Request::max_tokens, 1, kMaxInt32}},
+    {"max_tokens", kCompletion, Integer{&Request::max_tokens, 0, kMaxInt32}},
+    {"max_tokens", kChat | kMessages, Integer{&Request::max_tokens, 1, kMaxInt32}},
     {"max_completion_tokens", kChat, Integer{&Request::max_completion_tokens, 1, kMaxInt32}},
-    {"min_tokens", kGenerate, Integer{&Request::min_tokens, 0, kMaxInt32}},
-    {"temperature", kGenerate, Number{&Request::temperature, 0, 2}},
-    {"top_p", kGenerate, Number{&Request::top_p, 0, 1, true}},
-    {"top_k", kGenerate, Integer{&Request::top_k, -1, kMaxInt32}},
-    {"min_p", kGenerate, Number{&Request::min_p, 0, 1}},
-    {"repetition_penalty", kGenerate, Number{&Request::repetition_penalty, 0, 100, true}},
-    {"presence_penalty", kGenerate, Number{&Request::presence_penalty, -2, 2}},
-    {"frequency_penalty", kGenerate, Number{&Request::frequency_penalty, -2, 2}},
-    {"seed", kGenerate, Integer{&Request::seed, kMinInt64, kMaxInt64}},
-    {"logit_bias", kGenerate, &ReadLogitBias},
-    {"stop", kGenerate, &ReadStop},
-    {"stop_token_ids", kGenerate, &ReadStopTokens},
-    {"ignore_eos", kGenerate, Flag{&Request::ignore_eos}},
-    {"include_stop_str_in_output", kGenerate, Flag{&Request::include_stop}},
-    {"skip_special_tokens", kGenerate, Flag{&Request::skip_special_tokens}},
-    {"priority", kGenerate, Integer{&Request::priority, -kMaxInt32, kMaxInt32}},
-    {"stream", kGenerate, Flag{&Request::stream}},
+    {"max_output_tokens", kResponses, Integer{&Request::max_tokens, 1, kMaxInt32}},
+    {"min_tokens", kAll, Integer{&Request::min_tokens, 0, kMaxInt32}},
+    {"temperature", kAll, Number{&Request::temperature, 0, 2}},
+    {"top_p", kAll, Number{&Request::top_p, 0, 1, true}},
+    {"top_k", kAll, Integer{&Request::top_k, -1, kMaxInt32}},
+    {"min_p", kAll, Number{&Request::min_p, 0, 1}},
+    {"repetition_penalty", kAll, Number{&Request::repetition_penalty, 0, 100, true}},
+    {"presence_penalty", kAll, Number{&Request::presence_penalty, -2, 2}},
+    {"frequency_penalty", kAll, Number{&Request::frequency_penalty, -2, 2}},
+    {"seed", kAll, Integer{&Request::seed, kMinInt64, kMaxInt64}},
+    {"logit_bias", kAll, &ReadLogitBias},
+    {"stop", kGenerate | kResponses, &ReadStop},
+    {"stop_token_ids", kAll, &ReadStopTokens},
+    {"ignore_eos", kAll, Flag{&Request::ignore_eos}},
+    {"include_stop_str_in_output", kAll, Flag{&Request::include_stop}},
+    {"skip_special_tokens", kAll, Flag{&Request::skip_special_tokens}},
+    {"priority", kAll, Integer{&Request::priority, -kMaxInt32, kMaxInt32}},
+    {"stream", kAll, Flag{&Request::stream}},
     {"stream_options", kGenerate, &ReadStreamOptions},
     {"echo", kCompletion, Flag{&Request::echo}},
     {"logprobs", kCompletion, Integer{&Request::logprobs, 0, kMaxTopLogprobs}},
     {"logprobs", kChat, Flag{&Request::chat_logprobs}},
-    {"top_logprobs", kChat, Integer{&Request::top_logprobs, 0, kMaxTopLogprobs}},
+    {"top_logprobs", kChat | kResponses, Integer{&Request::top_logprobs, 0, kMaxTopLogprobs}},
     {"prompt_logprobs", kGenerate, Integer{&Request::prompt_logprobs, 0, kMaxTopLogprobs}},
     {"return_token_ids", kGenerate, Flag{&Request::return_token_ids}},
     {"return_tokens_as_token_ids", kGenerate, Flag{&Request::return_tokens_as_token_ids}},
     {"add_special_tokens", kGenerate | kTokenize, OptionalFlag{&Request::add_special_tokens}},
     {"add_generation_prompt", kTemplate, OptionalFlag{&Request::add_generation_prompt}},
     {"continue_final_message", kTemplate, Flag{&Request::continue_final_message}},
-    {"chat_template_kwargs", kTemplate, &ReadTemplateVariables},
-    {"enable_thinking", kTemplate, &ReadEnableThinking},
-    {"tools", kTokenize, &ReadTools},
+    {"chat_template_kwargs", kTemplate | kResponses | kMessages, &ReadTemplateVariables},
+    {"enable_thinking", kTemplate | kResponses | kMessages, &ReadEnableThinking},
+    {"tools", kTemplate, &ReadChatTools},
+    {"tools", kResponses, &ReadFlatTools},
+    {"tools", kMessages, &ReadMessagesTools},
+    {"tool_choice", kChat, &ReadChatToolChoice},
+    {"tool_choice", kResponses, &ReadFlatToolChoice},
+    {"tool_choice", kMessages, &ReadMessagesToolChoice},
+    {"parallel_tool_calls", kChat | kResponses, &ReadParallelToolCalls},
+    {"include_reasoning", kMessage, Flag{&Request::include_reasoning}},
+    {"reasoning_effort", kChat, &ReadReasoningEffort},
+    {"reasoning", kResponses, &ReadReasoning},
+    {"thinking", kMessages, &ReadThinking},
+    {"stop_sequences", kMessages, &ReadStop},
+    {"include", kResponses, &ReadInclude},
+    {"response_format", kGenerate, &ReadResponseFormat},
+    {"text", kResponses, &ReadTextFormat},
+    {"output_format", kMessages, &ReadResponseFormat},
+    {"output_config", kMessages, &ReadOutputConfig},
+    {"structured_outputs", kAll, &ReadStructuredOutputs},
+    {"guided_json", kGenerate, &ReadGuided},
+    {"guided_regex", kGenerate, &ReadGuided},
+    {"guided_choice", kGenerate, &ReadGuided},
+    {"guided_grammar", kGenerate, &ReadGuided},
     {"return_token_strs", kTokenize, Flag{&Request::return_token_strings}},
     // Known and refused.
-    {"suffix", kCompletion, Refused{"`suffix` is not supported.", &IsEmpty}},
-    {"tools", kChat, Refused{kNoTools, &IsToolless}},
-    {"tool_choice", kChat, Refused{kNoTools, &IsNone}},
-    {"functions", kChat, Refused{kNoTools, &IsEmpty}},
-    {"function_call", kChat, Refused{kNoTools, &IsNone}},
-    {"response_format", kGenerate, Refused{kNoStructure, &IsText}},
-    {"structured_outputs", kGenerate, Refused{kNoStructure, &IsEmpty}},
-    {"guided_json", kGenerate, Refused{kNoStructure, &IsNever}},
-    {"guided_regex", kGenerate, Refused{kNoStructure, &IsNever}},
-    {"guided_choice", kGenerate, Refused{kNoStructure, &IsNever}},
-    {"guided_grammar", kGenerate, Refused{kNoStructure, &IsNever}},
+    {"suffix", kCompletion,
+     Refused{"`suffix`, a text behind the completion, is not supported; leave it out.", &IsEmpty}},
+    {"functions", kChat, Refused{kNoFunctions, &IsEmpty}},
+    {"function_call", kChat, Refused{kNoFunctions, &IsNone}},
+    {"guided_whitespace_pattern", kGenerate,
+     Refused{"`guided_whitespace_pattern` is not supported.", &IsNever}},
     {"audio", kChat, Refused{"Audio is not supported.", &IsNever}},
     {"modalities", kChat, Refused{"Only the modality \"text\" is supported.", &IsTextModality}},
     {"web_search_options", kChat, Refused{"Web search is not supported.", &IsNever}},
@@ -174,61 +151,69 @@ const Field kFields[] = {
     {"truncate_prompt_tokens", kGenerate,
      Refused{"`truncate_prompt_tokens` is not supported.", &IsNever}},
     {"prompt_embeds", kCompletion, Refused{"`prompt_embeds` is not supported.", &IsNever}},
+    {"store", kResponses,
+     Refused{"Responses are not stored; leave `store` out or set it to false.", &IsFalse}},
+    {"background", kResponses, Refused{"Responses in the background are not supported.", &IsFalse}},
+    {"previous_response_id", kResponses,
+     Refused{"Responses are not stored; send the conversation in `input`.", &IsNever}},
+    {"conversation", kResponses,
+     Refused{"Conversations are not stored; send them in `input`.", &IsNever}},
+    {"prompt", kResponses, Refused{"Stored prompts are not supported.", &IsNever}},
+    {"truncation", kResponses,
+     Refused{"Only the `truncation` \"disabled\" is supported.", &IsDisabled}},
+    {"mcp_servers", kMessages, Refused{"MCP servers are not supported.", &IsEmpty}},
+    {"container", kMessages, Refused{"Containers are not supported.", &IsNever}},
     // Known, without an effect here.
-    {"user", kGenerate, Ignored{}},
-    {"metadata", kGenerate, Ignored{}},
-    {"store", kGenerate, Ignored{}},
-    {"service_tier", kGenerate, Ignored{}},
-    {"safety_identifier", kGenerate, Ignored{}},
-    {"prompt_cache_key", kGenerate, Ignored{}},
-    {"prediction", kChat, Ignored{}},
-    {"parallel_tool_calls", kChat, Ignored{}},
-    {"reasoning_effort", kChat, Ignored{}},
-    {"verbosity", kChat, Ignored{}},
-    {"spaces_between_special_tokens", kGenerate, Ignored{}},
-    {"request_id", kGenerate, Ignored{}},
+    {"user", kAll, kText},
+    {"metadata", kGenerate | kResponses, kMetadata},
+    {"metadata", kMessages, Ignored{"an object", &IsObject}},
+    {"store", kGenerate, kFlag},
+    {"service_tier", kAll, kTier},
+    {"safety_identifier", kGenerate | kResponses, kText},
+    {"prompt_cache_key", kGenerate | kResponses, kText},
+    {"prompt_cache_retention", kGenerate | kResponses, kText},
+    {"prediction", kChat, Ignored{"an object", &IsObject}},
+    {"verbosity", kChat, kText},
+    {"max_tool_calls", kResponses, Ignored{}},
+    {"stream_options", kResponses, Ignored{"an object", &IsObject}},
+    {"context_management", kResponses | kMessages, Ignored{}},
+    {"spaces_between_special_tokens", kGenerate, kFlag},
+    {"request_id", kAll, kText},
+    {"guided_decoding_backend", kGenerate, kText},
 };
 
-ApiResult ReadField(const Field& field, const Json& value, const Json& body, Request* request) {
-  if (const auto* integer = std::get_if<Integer>(&field.kind)) {
-    return ReadInteger(field, *integer, value, request);
+// As vLLM reads them.
+ApiResult ReadSpecialValues(Request* request) {
+  constexpr int64_t kAnySeed = -1;
+  if (request->seed == kAnySeed) {
+    request->seed.reset();
   }
-  if (const auto* number = std::get_if<Number>(&field.kind)) {
-    return ReadNumber(field, *number, value, request);
-  }
-  if (const auto* custom = std::get_if<Custom>(&field.kind)) {
-    return (*custom)(field.name, value, request);
-  }
-  if (const auto* refused = std::get_if<Refused>(&field.kind)) {
-    return refused->harmless(value, body)
-               ? ApiResult()
-               : InvalidRequest(refused->message, std::string(field.name), "unsupported_parameter");
-  }
-  const auto* flag = std::get_if<Flag>(&field.kind);
-  const auto* optional_flag = std::get_if<OptionalFlag>(&field.kind);
-  if (flag == nullptr && optional_flag == nullptr) {
-    return std::nullopt;
-  }
-  if (!value.is_boolean()) {
-    return WrongField(field.name, "true or false", value);
-  }
-  if (flag != nullptr) {
-    request->*flag->target = value.get<bool>();
-  } else {
-    request->*optional_flag->target = value.get<bool>();
+  if (request->max_tokens == 0) {
+    if (!request->echo) {
+      return InvalidRequest("`max_tokens` may be 0 only with `echo`.", "max_tokens");
+    }
+    request->max_tokens = 1;
+    request->echo_only = true;
   }
   return std::nullopt;
 }
 
 ApiResult CheckGeneration(Request* request) {
-  const bool chat = request->endpoint == Endpoint::kChat;
-  const int64_t n = request->n.value_or(1);
-  if (request->best_of && *request->best_of != n) {
-    return InvalidRequest("`best_of` is supported only where it equals `n`.", "best_of");
+  if (ApiResult error = ReadSpecialValues(request)) {
+    return error;
   }
-  if (static_cast<int64_t>(request->prompts.size()) * n > kMaxChoices) {
-    return InvalidRequest(
-        "The number of prompts times `n` is over " + std::to_string(kMaxChoices) + ".", "n");
+  const bool chat = IsChat(request->endpoint);
+  const int64_t n = request->n.value_or(1);
+  if (request->best_of && *request->best_of < n) {
+    return InvalidRequest("`best_of` must be at least `n`.", "best_of");
+  }
+  if (request->best_of && *request->best_of > n && request->stream) {
+    return InvalidRequest("`best_of` above `n` is not available with `stream`.", "best_of");
+  }
+  if (static_cast<int64_t>(request->prompts.size()) * SamplesPerPrompt(*request) > kMaxChoices) {
+    return InvalidRequest("The number of prompts times `n` (or `best_of`) is over " +
+                              std::to_string(kMaxChoices) + ".",
+                          request->best_of ? "best_of" : "n");
   }
   if (request->has_stream_options && !request->stream) {
     return InvalidRequest("`stream_options` is allowed only with `stream`.", "stream_options");
@@ -239,16 +224,34 @@ ApiResult CheckGeneration(Request* request) {
   if (request->max_completion_tokens) {
     request->max_tokens = request->max_completion_tokens;
   }
+  if (IsChat(request->endpoint)) {
+    if (ApiResult error = CheckTools(request)) {
+      return error;
+    }
+  }
   if (request->max_tokens && request->min_tokens.value_or(0) > *request->max_tokens) {
     return InvalidRequest("`min_tokens` is larger than `max_tokens`.", "min_tokens");
   }
-  if (chat && request->top_logprobs.value_or(0) > 0 && !request->chat_logprobs) {
+  if (request->endpoint == Endpoint::kChat && request->top_logprobs.value_or(0) > 0 &&
+      !request->chat_logprobs) {
     return InvalidRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs");
   }
   if (chat && request->chat_logprobs) {
     request->logprobs = request->top_logprobs.value_or(0);
   }
   return std::nullopt;
+}
+
+// The system message that came in a field of its own goes in front.
+ApiResult CheckMessages(Request* request, const char* param) {
+  if (request->messages.is_null()) {
+    return InvalidRequest("`" + std::string(param) + "` is missing.", param);
+  }
+  if (!request->system.empty()) {
+    request->messages.insert(request->messages.begin(),
+                             Json{{"role", "system"}, {"content", request->system}});
+  }
+  return CheckGeneration(request);
 }
 
 ApiResult CheckTogether(Request* request) {
@@ -278,6 +281,13 @@ ApiResult CheckTogether(Request* request) {
         return InvalidRequest("`messages` is missing.", "messages");
       }
       return CheckGeneration(request);
+    case Endpoint::kResponses:
+      return CheckMessages(request, "input");
+    case Endpoint::kMessages:
+      if (!request->max_tokens) {
+        return InvalidRequest("`max_tokens` is missing.", "max_tokens");
+      }
+      return CheckMessages(request, "messages");
     case Endpoint::kTokenize:
       if (request->prompts.empty() == request->messages.is_null()) {
         return InvalidRequest("Either `prompt` or `messages` is needed.", "prompt");
@@ -288,13 +298,35 @@ ApiResult CheckTogether(Request* request) {
         return InvalidRequest("`prompt` must be a string.", "prompt");
       }
       return std::nullopt;
+    case Endpoint::kGrpc:  // read as completions
+      return std::nullopt;
     case Endpoint::kDetokenize:
       return request->has_tokens ? ApiResult() : InvalidRequest("`tokens` is missing.", "tokens");
   }
   return std::nullopt;
 }
 
+// A response of /v1/responses repeats these.
+constexpr const char* kRepeatedFields[] = {"instructions",
+                                           "max_output_tokens",
+                                           "max_tool_calls",
+                                           "metadata",
+                                           "parallel_tool_calls",
+                                           "reasoning",
+                                           "text",
+                                           "temperature",
+                                           "top_p",
+                                           "top_logprobs",
+                                           "tool_choice",
+                                           "tools",
+                                           "service_tier",
+                                           "user",
+                                           "safety_identifier",
+                                           "prompt_cache_key"};
+
 }  // namespace
+
+std::span<const Field> AllFields() { return kFields; }
 
 ApiResult ReadRequest(const Json& body, GenerationRequest* request,
                       const std::function<void(std::string_view)>& on_unknown) {
@@ -325,6 +357,13 @@ ApiResult ReadRequest(const Json& body, GenerationRequest* request,
     }
     if (ApiResult error = ReadField(field, *it->second, body, request)) {
       return error;
+    }
+  }
+  if (request->endpoint == Endpoint::kResponses) {
+    for (const char* name : kRepeatedFields) {
+      if (const auto it = given.find(name); it != given.end()) {
+        request->repeated[name] = *it->second;
+      }
     }
   }
   return CheckTogether(request);

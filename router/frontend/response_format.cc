@@ -14,6 +14,84 @@ std::string_view ObjectName(const ResponseHead& head) {
 
 void AppendOrNull(std::string_view json, std::string* out) { *out += json.empty() ? "null" : json; }
 
+// With OpenAI's newer name, and the older one that most clients know.
+void AppendReasoning(std::string_view reasoning, std::string* out) {
+  for (const char* name : {"reasoning", "reasoning_content"}) {
+    *out += ",\"";
+    *out += name;
+    *out += "\":";
+    AppendJsonString(reasoning, out);
+  }
+}
+
+void AppendCall(const tool_calls::CallDelta& call, bool stream, std::string* out) {
+  *out += '{';
+  if (stream) {
+    *out += "\"index\":";
+    AppendJsonInt(call.index, out);
+    *out += ',';
+  }
+  if (!call.id.empty()) {
+    *out += "\"id\":";
+    AppendJsonString(call.id, out);
+    *out += ",\"type\":\"function\",";
+  }
+  *out += "\"function\":{";
+  if (!call.name.empty()) {
+    *out += "\"name\":";
+    AppendJsonString(call.name, out);
+    *out += ',';
+  }
+  *out += "\"arguments\":";
+  AppendJsonString(call.arguments, out);
+  *out += "}}";
+}
+
+void AppendCalls(std::span<const tool_calls::CallDelta> calls, bool stream, std::string* out) {
+  *out += ",\"tool_calls\":[";
+  for (size_t i = 0; i < calls.size(); ++i) {
+    *out += i > 0 ? "," : "";
+    AppendCall(calls[i], stream, out);
+  }
+  *out += ']';
+}
+
+void AppendDelta(const ChoicePart& part, std::string* out) {
+  *out += ",\"delta\":{";
+  std::string members;
+  if (!part.text.empty() || (part.reasoning.empty() && part.calls.empty())) {
+    members += ",\"content\":";
+    AppendJsonString(part.text, &members);
+  }
+  if (!part.reasoning.empty()) {
+    AppendReasoning(part.reasoning, &members);
+  }
+  if (!part.calls.empty()) {
+    AppendCalls(part.calls, true, &members);
+  }
+  out->append(members, 1);
+  *out += '}';
+}
+
+void AppendMessage(const ChoicePart& part, std::string* out) {
+  *out += ",\"message\":{\"role\":\"assistant\",\"content\":";
+  if (part.text.empty() && !part.calls.empty()) {
+    *out += "null";
+  } else {
+    AppendJsonString(part.text, out);
+  }
+  *out += ",\"refusal\":null";
+  if (!part.reasoning.empty()) {
+    AppendReasoning(part.reasoning, out);
+  }
+  if (!part.calls.empty()) {
+    AppendCalls(part.calls, false, out);
+  }
+  *out += '}';
+}
+
+}  // namespace
+
 void AppendIdsMember(std::string_view name, const std::optional<std::span<const int32_t>>& ids,
                      std::string* out) {
   if (ids) {
@@ -23,8 +101,6 @@ void AppendIdsMember(std::string_view name, const std::optional<std::span<const 
     AppendIds(*ids, out);
   }
 }
-
-}  // namespace
 
 std::string ResponsePrefix(const ResponseHead& head) {
   std::string out = "{\"id\":";
@@ -49,11 +125,10 @@ void AppendChoice(const ResponseHead& head, const ChoicePart& part, std::string*
   if (head.endpoint == Endpoint::kCompletions) {
     *out += ",\"text\":";
     AppendJsonString(part.text, out);
+  } else if (head.stream) {
+    AppendDelta(part, out);
   } else {
-    *out += head.stream ? ",\"delta\":{\"content\":"
-                        : ",\"message\":{\"role\":\"assistant\",\"content\":";
-    AppendJsonString(part.text, out);
-    *out += head.stream ? "}" : ",\"refusal\":null}";
+    AppendMessage(part, out);
   }
   *out += ",\"logprobs\":";
   AppendOrNull(part.logprobs_json, out);
@@ -67,11 +142,13 @@ void AppendChoice(const ResponseHead& head, const ChoicePart& part, std::string*
     *out += ",\"stop_reason\":";
     AppendOrNull(part.stop_reason_json, out);
   }
-  if (!part.prompt_logprobs_json.empty()) {
-    *out += ",\"prompt_logprobs\":";
-    *out += part.prompt_logprobs_json;
+  if (head.endpoint == Endpoint::kCompletions) {
+    if (!part.prompt_logprobs_json.empty()) {
+      *out += ",\"prompt_logprobs\":";
+      *out += part.prompt_logprobs_json;
+    }
+    AppendIdsMember("prompt_token_ids", part.prompt_token_ids, out);
   }
-  AppendIdsMember("prompt_token_ids", part.prompt_token_ids, out);
   AppendIdsMember("token_ids", part.token_ids, out);
   *out += '}';
 }
@@ -93,6 +170,8 @@ void AppendUsage(const UsageCounts& usage, std::string* out) {
   AppendJsonInt(usage.prompt_tokens + usage.completion_tokens, out);
   *out += ",\"prompt_tokens_details\":{\"cached_tokens\":";
   AppendJsonInt(usage.cached_tokens, out);
+  *out += "},\"completion_tokens_details\":{\"reasoning_tokens\":";
+  AppendJsonInt(usage.reasoning_tokens, out);
   *out += "}}";
 }
 
@@ -105,6 +184,14 @@ void AppendIds(std::span<const int32_t> ids, std::string* out) {
     first = false;
   }
   *out += ']';
+}
+
+std::string ErrorBodyFor(Endpoint endpoint, const ApiError& error) {
+  std::string body = ErrorBody(error);
+  if (endpoint == Endpoint::kMessages) {
+    body.insert(1, "\"type\":\"error\",");
+  }
+  return body;
 }
 
 void AppendModel(const ModelInfo& model, std::string_view name, std::string* out) {

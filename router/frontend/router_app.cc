@@ -1,13 +1,17 @@
 #include "router/frontend/router_app.h"
 
-#include <array>
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <random>
 #include <utility>
 
 #include "common/base/config.h"
 #include "common/base/log.h"
+#include "router/frontend/endpoints/openapi.h"
+#include "router/frontend/endpoints/pages.h"
+#include "router/frontend/endpoints/plain_answers.h"
 #include "router/frontend/request_fields.h"
+#include "router/frontend/tools.h"
 
 namespace tandem::router {
 
@@ -18,82 +22,6 @@ namespace {
 constexpr size_t kMaxWarnedFields = 64;
 constexpr size_t kMaxWarnedFieldBytes = 64;
 constexpr char kShuttingDown[] = "The server is shutting down.";
-constexpr std::string_view kModelsPrefix = "/v1/models/";
-
-struct RouteEntry {
-  std::string_view path;
-  std::string_view method;  // a GET also answers HEAD
-  Route route;
-};
-
-constexpr std::array<RouteEntry, 10> kRoutes = {{
-    {"/v1/completions", "POST", Route::kCompletions},
-    {"/v1/chat/completions", "POST", Route::kChatCompletions},
-    {"/v1/embeddings", "POST", Route::kEmbeddings},
-    {"/v1/models", "GET", Route::kModels},
-    {"/tokenize", "POST", Route::kTokenize},
-    {"/detokenize", "POST", Route::kDetokenize},
-    {"/health", "GET", Route::kHealth},
-    {"/ready", "GET", Route::kReady},
-    {"/version", "GET", Route::kVersion},
-    {"/metrics", "GET", Route::kMetrics},
-}};
-constexpr RouteEntry kOneModel = {"/v1/models/", "GET", Route::kModels};
-
-const RouteEntry* FindRoute(std::string_view path) {
-  for (const RouteEntry& entry : kRoutes) {
-    if (entry.path == path) {
-      return &entry;
-    }
-  }
-  return path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size() ? &kOneModel
-                                                                               : nullptr;
-}
-
-bool Allows(const RouteEntry& entry, std::string_view method) {
-  return method == entry.method || (entry.method == "GET" && method == "HEAD");
-}
-
-// Takes the same time whatever the difference, so that a key cannot be found byte by byte.
-bool SameKey(std::string_view given, std::string_view key) {
-  unsigned char difference = given.size() == key.size() ? 0 : 1;
-  for (size_t i = 0; i < key.size(); ++i) {
-    const char c = i < given.size() ? given[i] : '\0';
-    difference |= static_cast<unsigned char>(c ^ key[i]);
-  }
-  return difference == 0;
-}
-
-// %XX in a path.
-std::string DecodePath(std::string_view path) {
-  const auto digit = [](char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87 : -1;
-  };
-  std::string out;
-  for (size_t i = 0; i < path.size(); ++i) {
-    if (path[i] == '%' && i + 2 < path.size() && digit(path[i + 1]) >= 0 &&
-        digit(path[i + 2]) >= 0) {
-      out += static_cast<char>(digit(path[i + 1]) * 16 + digit(path[i + 2]));
-      i += 2;
-    } else {
-      out += path[i];
-    }
-  }
-  return out;
-}
-
-Endpoint EndpointOf(Route route) {
-  switch (route) {
-    case Route::kChatCompletions:
-      return Endpoint::kChat;
-    case Route::kTokenize:
-      return Endpoint::kTokenize;
-    case Route::kDetokenize:
-      return Endpoint::kDetokenize;
-    default:
-      return Endpoint::kCompletions;
-  }
-}
 
 uint64_t RandomNumber() {
   thread_local std::mt19937_64 generator = [] {
@@ -111,7 +39,8 @@ RouterApp::RouterApp(Options options, GenerationContext context, telemetry::Regi
       context_(std::move(context)),
       registry_(registry),
       id_salt_(RandomNumber()),
-      large_body_pool_(static_cast<size_t>(options_.large_body_threads)) {}
+      large_body_pool_(static_cast<size_t>(options_.large_body_threads)),
+      stats_(context_.workers, context_.clock) {}
 
 RouterApp::~RouterApp() {
   large_body_pool_.stop();
@@ -120,18 +49,16 @@ RouterApp::~RouterApp() {
 
 ApiResult RouterApp::CheckHead(const HttpRequest& head) {
   const RouteEntry* const entry = FindRoute(head.path);
-  const bool open =
-      entry != nullptr && (entry->route == Route::kHealth || entry->route == Route::kReady);
-  if (!options_.api_key.empty() && !open) {
-    std::string_view given = head.authorization;
-    static constexpr std::string_view kBearer = "bearer ";
-    bool bearer = given.size() >= kBearer.size();
-    for (size_t i = 0; bearer && i < kBearer.size(); ++i) {
-      bearer = (given[i] | 32) == kBearer[i];
-    }
-    if (!bearer || !SameKey(given.substr(kBearer.size()), options_.api_key)) {
-      return ApiError{401, "The API key is missing or wrong; send `Authorization: Bearer KEY`.", "",
-                      "invalid_api_key"};
+  if (head.preflight) {  // comes without a key; OnRequest answers it
+    return std::nullopt;
+  }
+  if (!options_.api_key.empty() && !(entry != nullptr && IsOpen(entry->route))) {
+    const std::string key = AuthorizationKey(head.authorization);
+    if (!SameKey(key.empty() ? head.api_key : key, options_.api_key)) {
+      return ApiError{401,
+                      "The API key is missing or wrong; send `Authorization: Bearer KEY` or "
+                      "`x-api-key: KEY`.",
+                      "", "invalid_api_key"};
     }
   }
   if (entry == nullptr) {
@@ -144,6 +71,33 @@ ApiResult RouterApp::CheckHead(const HttpRequest& head) {
                     "", "method_not_allowed"};
   }
   return std::nullopt;
+}
+
+std::string RouterApp::ExtraHeaders(const HttpRequest& head) const {
+  const std::vector<std::string>& allowed = options_.allowed_origins;
+  const bool any = std::find(allowed.begin(), allowed.end(), "*") != allowed.end();
+  if (head.origin.empty() ||
+      (!any && std::find(allowed.begin(), allowed.end(), head.origin) == allowed.end())) {
+    return "";
+  }
+  std::string headers = "Access-Control-Allow-Origin: " + (any ? "*" : head.origin) +
+                        "\r\nAccess-Control-Expose-Headers: x-request-id, retry-after\r\n";
+  if (!any) {
+    headers += "Vary: Origin\r\n";
+  }
+  return headers;
+}
+
+void RouterApp::AnswerPreflight(const HttpRequest& head, const Call& call) {
+  HttpResponse response;
+  response.content_type = "text/plain; charset=utf-8";
+  response.body = "OK";
+  response.headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+  response.headers.emplace_back(
+      "Access-Control-Allow-Headers",
+      head.requested_headers.empty() ? "*" : head.requested_headers.substr(0, 1024));
+  response.headers.emplace_back("Access-Control-Max-Age", "600");
+  Answer(call, std::move(response));
 }
 
 std::string RouterApp::RequestId(const std::string& wanted) {
@@ -170,19 +124,21 @@ void RouterApp::Answer(const Call& call, HttpResponse response) {
 void RouterApp::AnswerError(const Call& call, const ApiError& error) {
   HttpResponse response;
   response.status = error.http_status;
-  response.body = ErrorBody(error);
+  response.body = ErrorBodyFor(EndpointOf(call.route), error);
+  response.error = error;
   if (error.retry_after_s > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   }
   if (const RouteEntry* entry = FindRoute(call.path);
       entry != nullptr && error.http_status == 405) {
-    response.headers.emplace_back("Allow", entry->method == "GET" ? "GET, HEAD" : "POST");
+    response.headers.emplace_back("Allow", AllowedMethods(*entry));
   }
   if (error.http_status == 401) {
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    // A browser asks its user for a page's key: the password.
+    response.headers.emplace_back("WWW-Authenticate",
+                                  call.route == Route::kPage ? "Basic realm=\"Tandem\"" : "Bearer");
   }
-  const bool probe = call.route == Route::kHealth || call.route == Route::kReady;
-  base::Log(probe ? base::LogLevel::kDebug : base::LogLevel::kInfo, "request refused",
+  base::Log(IsOpen(call.route) ? base::LogLevel::kDebug : base::LogLevel::kInfo, "request refused",
             {{"request_id", call.request_id},
              {"path", call.path.substr(0, 128)},
              {"status", error.http_status},
@@ -205,25 +161,72 @@ void RouterApp::OnRefused(const HttpRequest& head, ApiError error,
 void RouterApp::OnRequest(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   auto call = std::make_shared<Call>();
   call->started_us = context_.clock->NowUs();
-  call->route = FindRoute(request.path)->route;
+  const RouteEntry* const entry = FindRoute(request.path);
+  call->route = entry != nullptr ? entry->route : Route::kOther;
   call->request_id = RequestId(request.request_id);
   call->path = std::move(request.path);
   call->body = std::move(request.body);
   call->exchange = std::move(exchange);
   call->exchange->set_request_id(call->request_id);
+  if (request.preflight) {
+    AnswerPreflight(request, *call);
+    return;
+  }
   switch (call->route) {
     case Route::kCompletions:
     case Route::kChatCompletions:
+    case Route::kResponses:
+    case Route::kMessages:
+    case Route::kCountTokens:
     case Route::kTokenize:
     case Route::kDetokenize:
       HandlePost(std::move(call));
       return;
-    case Route::kEmbeddings:
-      AnswerError(*call,
-                  {501, "This server generates text; it has no embeddings.", "", "not_supported"});
+    case Route::kUnsupported:
+      AnswerError(*call, {501, "This server generates text; it has nothing for " + call->path + ".",
+                          "", "not_supported"});
+      return;
+    case Route::kStats:
+      AnswerStats(std::move(call));
       return;
     default:
       AnswerGet(*call);
+  }
+}
+
+void RouterApp::OnTyped(GenerationRequest request, const std::string& request_id,
+                        std::shared_ptr<Exchange> exchange) {
+  auto call = std::make_shared<Call>();
+  call->started_us = context_.clock->NowUs();
+  call->route = Route::kGrpc;
+  call->request_id = RequestId(request_id);
+  call->path = "tandem.v1.Inference/Generate";
+  call->exchange = std::move(exchange);
+  Prepared prepared;
+  prepared.request = std::move(request);
+  PrepareRequest(*call, &prepared);
+  Run(call, std::move(prepared));
+}
+
+void RouterApp::AnswerStats(std::shared_ptr<Call> call) {
+  StatsSource::Requests requests;
+  {
+    std::lock_guard lock(open_mutex_);
+    for (const auto& [id, open] : open_) {
+      if (open.progress) {
+        requests.push_back(open.progress);
+      }
+    }
+  }
+  const bool asked = stats_.Get(std::move(requests), [this, call](std::string json) {
+    asio::post(call->exchange->io(), [this, call, json = std::move(json)]() mutable {
+      HttpResponse response;
+      response.body = std::move(json);
+      Answer(*call, std::move(response));
+    });
+  });
+  if (!asked) {
+    AnswerError(*call, Overloaded("Too many clients ask for the statistics; try again later."));
   }
 }
 
@@ -231,8 +234,18 @@ void RouterApp::AnswerGet(const Call& call) {
   HttpResponse response;
   switch (call.route) {
     case Route::kModels:
-      AnswerModels(call);
-      return;
+      if (ApiResult error = ModelsBody(*context_.fleet, call.path, &response.body)) {
+        AnswerError(call, *error);
+        return;
+      }
+      break;
+    case Route::kDocument:
+      response.body = OpenApiDocument(context_.fleet->Models());
+      break;
+    case Route::kPage:
+      response.content_type = "text/html; charset=utf-8";
+      response.body = PageAt(call.path);
+      break;
     case Route::kHealth:
       if (healthy_ && !healthy_()) {
         AnswerError(call, NotReady("The server makes no progress."));
@@ -259,31 +272,6 @@ void RouterApp::AnswerGet(const Call& call) {
   Answer(call, std::move(response));
 }
 
-void RouterApp::AnswerModels(const Call& call) {
-  HttpResponse response;
-  if (call.path.starts_with(kModelsPrefix)) {
-    const std::string name = DecodePath(call.path.substr(kModelsPrefix.size()));
-    const auto model = context_.fleet->FindModel(name);
-    if (!model) {
-      AnswerError(call, ModelNotFound(name));
-      return;
-    }
-    AppendModel(*model, name, &response.body);
-  } else {
-    response.body = "{\"object\":\"list\",\"data\":[";
-    bool first = true;
-    for (const auto& model : context_.fleet->Models()) {
-      for (const std::string& name : model->served_names) {
-        response.body += first ? "" : ",";
-        AppendModel(*model, name, &response.body);
-        first = false;
-      }
-    }
-    response.body += "]}";
-  }
-  Answer(call, std::move(response));
-}
-
 void RouterApp::WarnUnknown(std::string_view field, const std::string& request_id) {
   {
     std::lock_guard lock(warned_mutex_);
@@ -302,13 +290,14 @@ int64_t RouterApp::running() const {
   return static_cast<int64_t>(open_.size());
 }
 
-uint64_t RouterApp::Track(const std::shared_ptr<Exchange>& exchange,
-                          std::function<void()> cut_off) {
+uint64_t RouterApp::Track(const std::shared_ptr<Exchange>& exchange, std::function<void()> cut_off,
+                          std::shared_ptr<const RequestProgress> progress) {
   std::lock_guard lock(open_mutex_);
   if (cut_off_) {
     return 0;
   }
-  open_.emplace(next_open_id_, Open{exchange, &exchange->io(), std::move(cut_off)});
+  open_.emplace(next_open_id_,
+                Open{exchange, &exchange->io(), std::move(cut_off), std::move(progress)});
   return next_open_id_++;
 }
 
@@ -371,20 +360,33 @@ void RouterApp::Prepare(const Call& call, Prepared* out) {
     return;
   }
   out->request.endpoint = EndpointOf(call.route);
+  if (call.route == Route::kCountTokens && body.is_object() && !body.contains("max_tokens")) {
+    body["max_tokens"] = 1;  // the one field that it lacks
+  }
   out->error = ReadRequest(body, &out->request,
                            [&](std::string_view field) { WarnUnknown(field, call.request_id); });
   if (!out->error) {
-    out->error = FindModel(out->request, &out->model);
+    PrepareRequest(call, out);
   }
+}
+
+void RouterApp::PrepareRequest(const Call& call, Prepared* out) {
+  out->error = FindModel(out->request, &out->model);
   if (out->error) {
     return;
+  }
+  if (out->model->text) {
+    out->error = PrepareTools(&out->request, *out->model->text);
+    if (out->error) {
+      return;
+    }
   }
   if (call.route == Route::kDetokenize) {
     out->error = Detokenize(out->request.tokens, *out->model, &out->text);
     return;
   }
   const int64_t now_s = context_.clock->UnixUs() / 1'000'000;
-  if (call.route == Route::kTokenize) {
+  if (call.route == Route::kTokenize || call.route == Route::kCountTokens) {
     out->prompts.emplace_back();
     out->error = TokenizeOnly(out->request, *out->model, now_s, &out->prompts[0]);
     return;
@@ -415,13 +417,17 @@ void RouterApp::Run(const std::shared_ptr<Call>& call, Prepared prepared) {
     context_.metrics->CountRequest(call->route, 499);
   } else if (prepared.error) {
     AnswerError(*call, *prepared.error);
-  } else if (call->route == Route::kTokenize) {
-    AnswerTokenize(*call, prepared);
-  } else if (call->route == Route::kDetokenize) {
+  } else if (call->route == Route::kTokenize || call->route == Route::kDetokenize ||
+             call->route == Route::kCountTokens) {
     HttpResponse response;
-    response.body = "{\"prompt\":";
-    AppendJsonString(prepared.text, &response.body);
-    response.body += '}';
+    if (call->route == Route::kTokenize) {
+      response.body = TokenizeBody(prepared.request, *prepared.model, prepared.prompts[0]);
+    } else if (call->route == Route::kDetokenize) {
+      response.body = DetokenizeBody(prepared.text);
+    } else {
+      response.body =
+          "{\"input_tokens\":" + std::to_string(prepared.prompts[0].tokens.size()) + '}';
+    }
     Answer(*call, std::move(response));
   } else {
     Generate(call, std::move(prepared));
@@ -447,6 +453,10 @@ void RouterApp::Generate(const std::shared_ptr<Call>& call, Prepared prepared) {
   setup.request_id = call->request_id;
   setup.seed = RandomNumber();
   setup.started_us = call->started_us;
+  setup.progress = std::make_shared<RequestProgress>();
+  setup.progress->id = call->request_id;
+  setup.progress->started_us = call->started_us;
+  const std::shared_ptr<const RequestProgress> progress = setup.progress;
   const auto open_id = std::make_shared<uint64_t>(0);
   setup.on_done = [this, open_id, route = call->route](int status) {
     context_.metrics->CountRequest(route, status);
@@ -454,36 +464,20 @@ void RouterApp::Generate(const std::shared_ptr<Call>& call, Prepared prepared) {
     Untrack(*open_id);
   };
   const auto generation = std::make_shared<Generation>(context_, std::move(setup), call->exchange);
-  *open_id = Track(call->exchange, [weak = std::weak_ptr(generation)] {
-    if (const auto running = weak.lock()) {
-      running->CutOff(NotReady(kShuttingDown));
-    }
-  });
+  *open_id = Track(
+      call->exchange,
+      [weak = std::weak_ptr(generation)] {
+        if (const auto running = weak.lock()) {
+          running->CutOff(NotReady(kShuttingDown));
+        }
+      },
+      progress);
   ApiResult error = *open_id == 0 ? ApiResult(NotReady(kShuttingDown)) : generation->Start();
   if (error) {
     running_.fetch_sub(1);
     Untrack(*open_id);
     AnswerError(*call, *error);
   }
-}
-
-void RouterApp::AnswerTokenize(const Call& call, const Prepared& prepared) {
-  const std::vector<int32_t>& tokens = prepared.prompts[0].tokens;
-  HttpResponse response;
-  response.body = "{\"count\":" + std::to_string(tokens.size()) +
-                  ",\"max_model_len\":" + std::to_string(prepared.model->max_model_len) +
-                  ",\"tokens\":";
-  AppendIds(tokens, &response.body);
-  if (prepared.request.return_token_strings && prepared.model->text) {
-    response.body += ",\"token_strs\":[";
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      response.body += i > 0 ? "," : "";
-      AppendJsonString(prepared.model->text->tokenizer->TokenText(tokens[i]), &response.body);
-    }
-    response.body += ']';
-  }
-  response.body += '}';
-  Answer(call, std::move(response));
 }
 
 }  // namespace tandem::router

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/telemetry/metrics.h"
+#include "router/frontend/endpoints/stats.h"
 #include "router/frontend/generation.h"
 #include "router/frontend/http/http_types.h"
 #include "router/frontend/router_metrics.h"
@@ -25,6 +26,8 @@ class RouterApp : public HttpHandler {
  public:
   struct Options {
     std::string api_key;  // empty: none is asked for
+    // Origins of the pages whose scripts may use the server; "*": all.
+    std::vector<std::string> allowed_origins = {"*"};
     int64_t max_concurrent_requests = 4096;
     // Bodies from this size on are read and tokenized on a thread of their own, so that they hold
     // up nobody's stream.
@@ -44,6 +47,10 @@ class RouterApp : public HttpHandler {
   void OnRequest(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
   void OnRefused(const HttpRequest& head, ApiError error,
                  std::shared_ptr<Exchange> exchange) override;
+  // A request that did not come as HTTP; on its exchange's thread. An empty id is made up.
+  void OnTyped(GenerationRequest request, const std::string& request_id,
+               std::shared_ptr<Exchange> exchange);
+  std::string ExtraHeaders(const HttpRequest& head) const override;
   bool draining() const override { return draining_.load(std::memory_order_relaxed); }
 
   // /ready is 503 from now on, and so are new generations.
@@ -70,6 +77,7 @@ class RouterApp : public HttpHandler {
     std::weak_ptr<Exchange> exchange;
     boost::asio::io_context* io = nullptr;
     std::function<void()> cut_off;
+    std::shared_ptr<const RequestProgress> progress;  // null: not a generation yet
   };
   // What a body became: the request and its tokens, or an error.
   struct Prepared {
@@ -84,16 +92,19 @@ class RouterApp : public HttpHandler {
   void Answer(const Call& call, HttpResponse response);
   void AnswerError(const Call& call, const ApiError& error);
   void AnswerGet(const Call& call);
-  void AnswerModels(const Call& call);
+  void AnswerStats(std::shared_ptr<Call> call);
+  void AnswerPreflight(const HttpRequest& head, const Call& call);
   void HandlePost(std::shared_ptr<Call> call);
   // Reads the body and tokenizes; on any thread.
   void Prepare(const Call& call, Prepared* out);
+  // The part of it that follows the body: model, checks, tokens.
+  void PrepareRequest(const Call& call, Prepared* out);
   ApiResult FindModel(const GenerationRequest& request, std::shared_ptr<const ModelInfo>* model);
   void Run(const std::shared_ptr<Call>& call, Prepared prepared);
   void Generate(const std::shared_ptr<Call>& call, Prepared prepared);
-  void AnswerTokenize(const Call& call, const Prepared& prepared);
   // 0 after CutOff.
-  uint64_t Track(const std::shared_ptr<Exchange>& exchange, std::function<void()> cut_off);
+  uint64_t Track(const std::shared_ptr<Exchange>& exchange, std::function<void()> cut_off,
+                 std::shared_ptr<const RequestProgress> progress = nullptr);
   // False when CutOff has taken it.
   bool Untrack(uint64_t open_id);
   void WarnUnknown(std::string_view field, const std::string& request_id);
@@ -114,6 +125,7 @@ class RouterApp : public HttpHandler {
   std::mutex warned_mutex_;
   std::set<std::string, std::less<>> warned_fields_;
   boost::asio::thread_pool large_body_pool_;
+  StatsSource stats_;
 };
 
 }  // namespace tandem::router

@@ -6,17 +6,6 @@
 namespace tandem::router {
 namespace {
 
-constexpr std::array<const char*, kRouteCount> kRouteNames = {"/v1/completions",
-                                                              "/v1/chat/completions",
-                                                              "/v1/embeddings",
-                                                              "/v1/models",
-                                                              "/tokenize",
-                                                              "/detokenize",
-                                                              "/health",
-                                                              "/ready",
-                                                              "/version",
-                                                              "/metrics",
-                                                              "other"};
 constexpr std::array<int, 17> kStatuses = {200, 400, 401, 404, 405, 408, 413, 429, 431,
                                            499, 500, 501, 502, 503, 504, 505, 0};
 
@@ -29,11 +18,12 @@ size_t StatusIndex(int status) {
 
 RouterMetrics::RouterMetrics(telemetry::Registry* registry, const Fleet* fleet)
     : registry_(registry) {
-  for (const char* route : kRouteNames) {
+  for (size_t route = 0; route < kRouteCount; ++route) {
     for (const int status : kStatuses) {
       requests_.push_back(&registry->counter(
           "tandem_router_requests_total", "Requests by endpoint and HTTP status (499: client left)",
-          {{"endpoint", route}, {"code", status == 0 ? "other" : std::to_string(status)}}));
+          {{"endpoint", std::string(RouteName(static_cast<Route>(route)))},
+           {"code", status == 0 ? "other" : std::to_string(status)}}));
     }
   }
   for (int i = 0; i < kRecoveryReasonCount; ++i) {

@@ -8,25 +8,10 @@
 
 #include "common/telemetry/metrics.h"
 #include "router/fleet/fleet.h"
+#include "router/frontend/routes.h"
 #include "router/router_core/sequence_state.h"
 
 namespace tandem::router {
-
-// Paths as the metrics name them; everything else is kOther.
-enum class Route {
-  kCompletions,
-  kChatCompletions,
-  kEmbeddings,
-  kModels,
-  kTokenize,
-  kDetokenize,
-  kHealth,
-  kReady,
-  kVersion,
-  kMetrics,
-  kOther
-};
-inline constexpr int kRouteCount = 11;
 
 // Histograms of one model.
 struct ModelMetrics {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "router/frontend/http/http_types.h"
+#include "router/frontend/model_text.h"
 
 namespace tandem::router {
 
@@ -17,6 +18,10 @@ struct RouterOptions {
   int num_threads = 2;
   HttpLimits http;
   std::string api_key;
+  std::vector<std::string> allowed_origins = {"*"};
+  ModelTextOptions text;
+  std::string grpc_listen;  // tandem.v1.Inference for clients; empty: not served
+  int64_t keep_alive_us = 15'000'000;
   int64_t max_concurrent_requests = 4096;
   int64_t request_timeout_us = 0;  // 0: none
   int64_t resume_timeout_us = 30'000'000;
@@ -37,6 +42,7 @@ class RouterServer {
 
   virtual int port() const = 0;
   virtual int metrics_port() const = 0;
+  virtual int grpc_port() const = 0;  // 0: a unix socket, or none
   virtual bool ready() const = 0;
   // Not ready from now on; what runs goes on, and the listener stays to say no.
   virtual void BeginDrain() = 0;

@@ -23,6 +23,13 @@ const char* RecoveryReasonName(RecoveryReason reason) {
   return "unavailable";
 }
 
+void SequenceState::OnSiblingDispatched(int64_t now_us) {
+  last_error_ = WorkerFailed();
+  recovering_ = true;
+  may_wait_ = true;
+  wait_deadline_us_ = now_us + limits_.resume_timeout_us;
+}
+
 void SequenceState::OnDispatched(int worker) {
   worker_ = worker;
   ++attempts_;
@@ -66,6 +73,8 @@ Decision SequenceState::OnAttemptEnded(const AttemptEnd& end, int64_t now_us) {
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kFailedPrecondition:
       return Fail(InvalidRequest(end.message, end.param, end.error_code));
+    case absl::StatusCode::kUnimplemented:
+      return Fail({501, end.message, end.param, "not_available"});
     case absl::StatusCode::kDeadlineExceeded:
       return Fail({504, "The request's deadline passed.", "", "deadline_exceeded"});
     case absl::StatusCode::kResourceExhausted:
@@ -73,7 +82,9 @@ Decision SequenceState::OnAttemptEnded(const AttemptEnd& end, int64_t now_us) {
       return Recover(RecoveryReason::kResourceExhausted, /*may_wait=*/false, now_us);
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kCancelled:
-      // The worker refuses because it drains, or is gone: gRPC does not tell which.
+    case absl::StatusCode::kUnknown:
+      // The worker refuses because it drains, or is gone: gRPC does not tell which. A stream that
+      // was cut may end as UNKNOWN ("Stream removed"); no worker answers with it.
       last_error_ = WorkerFailed();
       return Recover(RecoveryReason::kUnavailable, /*may_wait=*/true, now_us);
     default:

@@ -48,6 +48,8 @@ class SequenceState {
  public:
   explicit SequenceState(const RecoveryLimits& limits) : limits_(limits) {}
 
+  // Another sequence of the same request runs already: this one may wait for a worker as well.
+  void OnSiblingDispatched(int64_t now_us);
   void OnDispatched(int worker);
   // Every token that the worker generated, in order.
   void OnTokens(std::span<const int32_t> tokens);

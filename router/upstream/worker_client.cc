@@ -87,6 +87,18 @@ WorkerClient::WorkerClient(int index, Fleet* fleet, ModelTextCache* texts)
     : index_(index), fleet_(fleet), texts_(texts) {
   channel_ = MakeWorkerChannel(fleet_->address(index_));
   stub_ = v1::Inference::NewStub(channel_);
+  control_stub_ = v1::WorkerControl::NewStub(channel_);
+}
+
+absl::StatusOr<v1::WorkerState> WorkerClient::GetState(int64_t timeout_us) {
+  grpc::ClientContext context;
+  SetTimeout(&context, timeout_us);
+  v1::WorkerState state;
+  const grpc::Status status = control_stub_->GetState(&context, v1::GetStateRequest(), &state);
+  if (!status.ok()) {
+    return rpc::FromGrpcStatus(status);
+  }
+  return state;
 }
 
 void WorkerClient::Start() {

@@ -16,6 +16,7 @@
 #include "router/fleet/fleet.h"
 #include "router/upstream/health_watch.h"
 #include "tandem/v1/inference.grpc.pb.h"
+#include "tandem/v1/worker_control.grpc.pb.h"
 
 namespace tandem::router {
 
@@ -50,6 +51,8 @@ class WorkerClient {
   // Looks at the worker's health afresh; any thread.
   void Recheck();
   v1::Inference::Stub& stub() { return *stub_; }
+  // Asks the worker how it is; waits up to the time. Any thread.
+  absl::StatusOr<v1::WorkerState> GetState(int64_t timeout_us);
 
  private:
   void Run();
@@ -69,6 +72,7 @@ class WorkerClient {
   ModelTextCache* const texts_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Inference::Stub> stub_;
+  std::unique_ptr<v1::WorkerControl::Stub> control_stub_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;

@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
 """The HTTP surface over one running stack: chat, completions, streams, tokenizing, bad requests."""
 import concurrent.futures
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
 import unittest
 
-from harness import EXACT, GOLDENS, TINY, Stack, Stream, golden
+from harness import BIN, EXACT, GOLDENS, TINY, Stack, Stream, environment, golden, run_program, wait_until
 
 CHAT = {"messages": [{"role": "user", "content": "Why was the signal so distant?"}], "max_tokens": 24, "temperature": 0}
 PROMPTS = [f"The {word} crossed the engine near the lantern" for word in ("forest", "river", "signal", "bridge", "mountain", "harbour")]
@@ -157,6 +162,35 @@ class Api(unittest.TestCase):
         self.assertEqual(self.stack.post("/v1/completions", {"prompt": "x", "max_tokens": 2, "brand_new_field": 1}).status, 200)
         self.assertEqual(self.stack.post("/v1/completions", {"prompt": "x", "model": "no-such-model"}).body["error"]["code"], "model_not_found")
 
+    def test_dialects(self):
+        whole = self.stack.post("/v1/chat/completions", CHAT).body["choices"][0]["message"]["content"]
+        response = self.stack.post("/v1/responses", {"input": CHAT["messages"], "max_output_tokens": 24, "temperature": 0}).body
+        self.assertEqual(response["output"][0]["content"][0]["text"], whole)
+        message = self.stack.post("/v1/messages", CHAT).body
+        self.assertEqual(message["content"][0]["text"], whole)
+        self.assertEqual(self.stack.post("/v1/messages/count_tokens", CHAT).body["input_tokens"], message["usage"]["input_tokens"])
+
+    def test_pages_and_statistics(self):
+        self.assertIn("<html", self.stack.get("/").body)
+        self.assertEqual(self.stack.get("/openapi.json").body["openapi"], "3.1.0")
+        before = self.stack.get("/stats").body
+        self.stack.complete(prompt=PROMPTS[0], max_tokens=20, temperature=0, ignore_eos=True)
+        after = wait_until(lambda: (s := self.stack.get("/stats").body)["decode_tokens"]["gpu"] > before["decode_tokens"]["gpu"] and s, "counted")
+        self.assertGreater(after["kv_blocks"]["gpu_total"], 0)
+        self.assertGreater(after["kv_blocks"]["cpu_total"], 0)
+        self.assertEqual(after["requests"], [])
+
+    def test_chat_in_the_terminal(self):
+        done = subprocess.run([BIN / "tandem", "chat", "--url", self.stack.endpoints["http"], "--max-tokens", "12", "--temperature", "0"],
+                              input="Hello there\n/retry\n/clear\nHello there\n/exit\n", capture_output=True, text=True, timeout=60, check=False,
+                              env=environment())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answer = self.stack.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello there"}], "max_tokens": 12,
+                                                          "temperature": 0}).body["choices"][0]["message"]["content"]
+        self.assertEqual(done.stdout, (answer + "\n") * 3)
+        self.assertEqual(run_program("tandem", "chat", "--url", "http://127.0.0.1:1")[0], 1)
+        self.assertEqual(run_program("tandem", "chat", "--url", "ftp://x")[0], 2)
+
     def test_large_bodies_are_refused(self):
         reply = self.stack.request("POST", "/v1/completions", None, headers={"Content-Length": str(1 << 40)})
         self.assertEqual(reply.status, 413)
@@ -173,6 +207,55 @@ class Keys(unittest.TestCase):
             self.assertEqual(stack.get("/health").status, 200)
             self.assertEqual(stack.get("/ready").status, 200)
             self.assertEqual(stack.get("/metrics").status, 401)
+
+
+class ChatTemplates(unittest.TestCase):
+    def test_another_template(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+            file.flush()
+            with Stack(TINY, *EXACT, "--chat-template", file.name) as stack:
+                tokens = stack.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]}).body["tokens"]
+                self.assertEqual(stack.post("/detokenize", {"tokens": tokens}).body["prompt"], "[x]")
+
+    def test_one_that_cannot_be_used_ends_the_start(self):
+        for text, cause in (("a\n{% for %}", "line 2"), ("{{ x | nothing }}", "nothing"), ("", "empty")):
+            with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+                file.write(text)
+                file.flush()
+                status, _, errors = run_program("tandem", "serve", str(TINY), "--port", "0", "--chat-template", file.name)
+                self.assertEqual(status, 2, errors)
+                self.assertIn("--chat-template", errors)
+                self.assertIn(cause, errors)
+
+
+class BrokenModelTemplate(unittest.TestCase):
+    def test_it_shows_at_the_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(TINY, folder, dirs_exist_ok=True)
+            (pathlib.Path(folder) / "chat_template.jinja").write_text("a\n{{ messages | nothing }}")
+            with Stack(folder, *EXACT) as stack:
+                shown = (stack.run_dir / "serve.out").read_text()
+                self.assertIn("line 2", shown)
+                self.assertIn("nothing", shown)
+                error = stack.post("/v1/chat/completions", CHAT)
+                self.assertEqual(error.status, 400)
+                self.assertIn("line 2", error.body["error"]["message"])
+                self.assertTrue(stack.complete(prompt="x", max_tokens=2)["choices"])
+
+
+class EndOfText(unittest.TestCase):
+    def test_the_tokenizer_alone_names_it(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            shutil.copytree(TINY, folder, dirs_exist_ok=True)
+            config = json.loads((folder / "config.json").read_text())
+            end = config.pop("eos_token_id")[0]
+            (folder / "config.json").write_text(json.dumps(config))
+            (folder / "generation_config.json").unlink()
+            with Stack(folder, *EXACT) as stack:
+                choice = stack.complete(prompt=[5, 6], max_tokens=4, temperature=0, logit_bias={str(end): 100})["choices"][0]
+                self.assertEqual(choice["finish_reason"], "stop", choice)
 
 
 class ServedNames(unittest.TestCase):

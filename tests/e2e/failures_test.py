@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Deaths of the workers in the middle of streams: no request is lost or changed, and service returns by itself."""
+import os
+import signal
+import time
 import unittest
 
-from harness import EXACT, TINY, Stack, TokenStream, wait_until
+from harness import EXACT, PROCESSES, TINY, Stack, TokenStream, wait_until
 
 PROMPTS = [[11 + i, 40, 60 + 3 * i, 90] * 8 for i in range(4)]
 LONG = 2000
@@ -47,6 +50,30 @@ class CpuAttentionWorkerDies(unittest.TestCase):
             self.assertTrue(stream.done)
             self.assertEqual(stack.metric("tandem_worker_decode_tokens_total", tier="cpu"), 0)
             wait_until(lambda: stack.metric("tandem_worker_cpu_attention_up") == 1, "attached again")
+
+
+class Stopped(unittest.TestCase):
+    """A process that stands still for longer than its peers wait for an answer, and then goes on."""
+
+    def stopped(self, name, seconds):
+        with Stack(TINY, *EXACT, "--offload", "all-cpu") as stack:
+            want = stack.greedy(PROMPTS[0], LONG)
+            pids = {process: stack.pid(process) for process in PROCESSES}
+            stream = TokenStream(stack, PROMPTS[0], LONG)
+            stream.wait_more(5)
+            os.kill(pids[name], signal.SIGSTOP)
+            time.sleep(seconds)
+            os.kill(pids[name], signal.SIGCONT)
+            self.assertEqual(stream.finish().tokens, want)
+            self.assertTrue(stream.done, stream.failure)
+            self.assertEqual({process: stack.pid(process) for process in PROCESSES}, pids, "somebody was restarted")
+            stack.wait_no_blocks()
+
+    def test_the_cpu_attention_worker_past_a_layers_deadline(self):
+        self.stopped("cpu-attention-worker", 7)
+
+    def test_the_gpu_worker_past_the_heartbeats_deadline(self):
+        self.stopped("gpu-worker", 12)
 
 
 class GpuWorkerDies(unittest.TestCase):

@@ -21,12 +21,17 @@ BAD = [
     ((*SERVE, "--cpu-kv-size", "lots"), "cpu-kv-size"),
     ((*SERVE, "--max-num-seqs", "0"), "max-num-seqs"),
     ((*SERVE, "--port"), "port"),
+    ((*SERVE, "--metrics-host", "nowhere"), "metrics-host"),
     (("tandem", "serve"), "MODEL"),
     (("tandem", "no-such-command"), "no-such-command"),
     (("tandem-router", "--listen", "127.0.0.1:0"), "worker"),
     (("tandem-router", "--listen", "nowhere", "--worker", "127.0.0.1:1"), "listen"),
+    (("tandem-router", "--listen", "127.0.0.1:0", "--worker", "nowhere"), "--worker"),
+    (("tandem-router", "--worker", "127.0.0.1:1", "--grpc-listen", "nowhere"), "--grpc-listen"),
+    (("tandem-router", "--worker", "127.0.0.1:1", "--idle-timeout", "0x10"), "--idle-timeout"),
     (("tandem-gpu-worker", "--listen", "127.0.0.1:0"), "model"),
     (("tandem-cpu-attention-worker", "--isa", "mmx"), "isa"),
+    (("tandem-gpu-worker", "--model", str(TINY), "--cpu-attention-socket", "/tmp/a,b.sock"), "--cpu-attention-socket"),
 ]
 # Right flags, but a start that cannot be: not 2, not a crash, and a message that names what is wrong.
 UNUSABLE = [

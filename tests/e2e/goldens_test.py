@@ -79,21 +79,6 @@ class Goldens:
                 reply = stack.post("/tokenize", {"messages": case["messages"], **case.get("options", {})})
                 self.assertEqual(reply.body.get("tokens"), case["token_ids"], case["messages"])
 
-    def test_bfloat16_kv_on_the_cpu(self):
-        """Reduced precision: the golden tokens while the margin is beyond its reach."""
-        for dtype, kind, flags in (("bfloat16", "bf16 weights and activations", ()), ("float32", "f32, bf16 KV", ("--cpu-kv-dtype", "bfloat16"))):
-            shown = self.golden["tolerance"][kind]
-            reach = 2 * max(shown["max_abs_logprob_diff"], shown["max_abs_top5_logprob_diff"])
-            limit = 2.5 * shown["max_abs_logprob_diff"]
-            with self.subTest(kind), Stack(GOLDENS / self.name, "--dtype", dtype, "--cpu-kv-size", "64MiB", "--offload", "all-cpu", *flags) as stack:
-                for case in self.golden["cases"]:
-                    sure = next((i for i, margin in enumerate(case["margins"]) if margin < reach), len(case["token_ids"]))
-                    choice = stack.complete(prompt=case["prompt_token_ids"], max_tokens=len(case["token_ids"]), temperature=0, logprobs=1,
-                                            ignore_eos=self.golden["ignore_eos"], return_token_ids=True)["choices"][0]
-                    self.assertEqual(choice["token_ids"][:sure], case["token_ids"][:sure], case["name"])
-                    for got, expected in zip(choice["logprobs"]["token_logprobs"][:sure], case["logprobs"]):
-                        self.assertAlmostEqual(got, expected, delta=limit, msg=case["name"])
-
 
 class Llama3Like(Goldens, unittest.TestCase):
     name = "llama3-like"

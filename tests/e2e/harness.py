@@ -29,8 +29,8 @@ POLL_S = 0.02
 
 
 def environment(extra=None):
-    """Ours without variables that would set flags, and with `extra`."""
-    return {**{k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}, **(extra or {})}
+    """Ours without variables that would set flags and without GPUs (fakes of a driver do not mind), and with `extra`."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}, "CUDA_VISIBLE_DEVICES": "", **(extra or {})}
 
 
 def golden(name):
@@ -91,7 +91,7 @@ class Stack:
     def __init__(self, model, *flags, env=None):
         self.run_dir = pathlib.Path(tempfile.mkdtemp(prefix="tandem-e2e-"))
         self.command = [str(BIN / "tandem"), "serve", str(model), "--port", "0", "--run-dir", str(self.run_dir), "--router-metrics-port", "0",
-                        "--worker-metrics-port", "0", "--cpu-attention-metrics-port", "0", *flags]
+                        "--worker-metrics-port", "0", "--cpu-attention-metrics-port", "0", "--cost-tables", "off", *flags]
         with open(self.run_dir / "serve.out", "wb") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                             env=environment(env))

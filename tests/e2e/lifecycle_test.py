@@ -24,6 +24,15 @@ class Processes(unittest.TestCase):
             left = [p.name for p in stack.run_dir.iterdir() if p.suffix in (".sock", ".pid", ".fd") or p.name == "endpoints.json"]
             self.assertEqual(left, [])
 
+    def test_an_address_other_than_loopback(self):
+        for flags, metrics in (((), "127.0.0.1"), (("--metrics-host", "127.0.0.3"), "127.0.0.3")):
+            with Stack(TINY, *EXACT, "--host", "127.0.0.2", *flags) as stack:
+                self.assertTrue(stack.endpoints["http"].startswith("http://127.0.0.2:"), stack.endpoints)
+                for url in stack.endpoints["metrics"].values():
+                    self.assertTrue(url.startswith(f"http://{metrics}:"), stack.endpoints)
+                self.assertEqual(len(stack.greedy(PROMPT, 4)), 4)
+                self.assertEqual(stack.metric("tandem_worker_tokens_total", kind="generated"), 4)
+
     def test_sigint_stops_too(self):
         with Stack(TINY, *EXACT) as stack:
             self.assertEqual(stack.stop(signal.SIGINT), 0)

@@ -81,7 +81,6 @@ void FakeCpuAttentionWorker::AttendLayer(int slot, int32_t layer) {
   std::vector<float> log_sum_exp(sizes.num_q_heads);
   const attention::AttendSegmentFn attend =
       attention::GetAttendSegment(attention::Isa::kScalar, pool).value();
-  TANDEM_CHECK(dtype != DType::kFloat16);
   for (size_t i = 0; i < step.rows.size(); ++i) {
     const exchange::RowDescriptor& row = step.rows[i];
     const int32_t* table = step.Table(row);
@@ -107,8 +106,10 @@ void FakeCpuAttentionWorker::AttendLayer(int slot, int32_t layer) {
     for (size_t d = 0; d < q_row; ++d) {
       if (dtype == DType::kFloat32) {
         reinterpret_cast<float*>(o)[d] = out[d];
-      } else {
+      } else if (dtype == DType::kBFloat16) {
         reinterpret_cast<uint16_t*>(o)[d] = base::FloatToBFloat16(out[d]);
+      } else {
+        reinterpret_cast<_Float16*>(o)[d] = static_cast<_Float16>(out[d]);
       }
     }
     ++rows_;

@@ -173,6 +173,24 @@ void FakeStepRunner::RunCopy(const PoolCopy& copy) {
   }
 }
 
+// The next allowed token at or behind the one that the fake model wants.
+void FakeStepRunner::Constrain(const SampleRequest& sample, SequenceOutput* out) const {
+  sample.constraint->Begin(sample.output_tokens);
+  const auto allowed = sample.constraint->Wait();
+  if (!allowed.ok()) {
+    out->status = allowed.status();
+    out->token.reset();
+    return;
+  }
+  for (int32_t i = 0; i < limits_.vocab_size; ++i) {
+    const int32_t token = (*out->token + i) % limits_.vocab_size;
+    if (((*allowed)[static_cast<size_t>(token) / 32] >> (token % 32) & 1u) != 0) {
+      out->token = token;
+      return;
+    }
+  }
+}
+
 void FakeStepRunner::RunWork(const SequenceWork& work, StepOutput* output) {
   Pool& pool = OnGpu(work.kind) ? gpu_ : cpu_;
   if (!CheckTable(work, pool)) {
@@ -207,11 +225,14 @@ void FakeStepRunner::RunWork(const SequenceWork& work, StepOutput* output) {
       Error("sequence " + std::to_string(work.sequence_id) + ": its cache is not its history");
     }
     out.token = TokenFrom(hash, work.sample->forbidden_tokens, limits_.vocab_size);
-    if (work.sample->num_logprobs >= 0) {
+    if (work.sample->constraint != nullptr) {
+      Constrain(*work.sample, &out);
+    }
+    if (work.sample->num_logprobs >= 0 && out.token.has_value()) {
       out.logprobs = TokenLogprobs{{*out.token, LogprobFrom(hash, *out.token), 1}, {}};
     }
   }
-  if (out.token.has_value() || !out.prompt_logprobs.empty()) {
+  if (out.token.has_value() || !out.status.ok() || !out.prompt_logprobs.empty()) {
     output->sequences.push_back(std::move(out));
   }
 }

@@ -62,6 +62,7 @@ class FakeStepRunner : public StepRunner {
   void CheckSubBatch(const StepInput& input, int x);
   bool CheckTable(const SequenceWork& work, const Pool& pool);
   void RunCopy(const PoolCopy& copy);
+  void Constrain(const SampleRequest& sample, SequenceOutput* out) const;
   void RunWork(const SequenceWork& work, StepOutput* output);
   void DoPart(const StepInput& input);
   void Error(std::string message);

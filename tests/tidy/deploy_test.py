@@ -56,8 +56,8 @@ class Image(unittest.TestCase):
         text = DOCKERFILE.read_text()
         for program in PROGRAMS:
             self.assertIn(f"build/bin/{program} ", text)
-        for module in MODULES:  # the programs look for them in lib/ beside their own folder
-            self.assertRegex(text, rf"build/lib/{module.name} /usr/local/lib/")
+        # The programs look for modules in lib/ beside their own folder.
+        self.assertIn("/src/build/lib/*.so /usr/local/lib/", text)
         self.assertRegex(text.split("FROM ")[-1], r"\nUSER (?!0|root)")
 
     def test_runtime_packages_cover_the_programs(self):
@@ -66,6 +66,7 @@ class Image(unittest.TestCase):
         for binary in [BIN / program for program in PROGRAMS] + MODULES:
             dynamic = subprocess.run(["readelf", "-d", binary], capture_output=True, text=True, check=True).stdout
             needed |= set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
+        needed -= {module.name for module in MODULES}
         for library in sorted(needed - {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}):
             owner = subprocess.run(["dpkg", "-S", f"*/{library}"], capture_output=True, text=True, check=False).stdout
             owners = set(re.findall(r"^([\w.+-]+)(?::\w+)?: ", owner, re.MULTILINE))

@@ -27,7 +27,8 @@ GPU_WORKER = {
     "service": {"engine", "scheduler", "kv", "cost_model", "pipeline", "model", "ops", "device"},
 }
 # Plain values and interfaces that the planning side shares with the running side.
-SHARED_VALUES = {"gpu_worker/pipeline/step_mode.h", "gpu_worker/pipeline/step_io.h", "gpu_worker/pipeline/stage_program.h"}
+SHARED_VALUES = {"gpu_worker/pipeline/step_mode.h", "gpu_worker/pipeline/step_io.h", "gpu_worker/pipeline/stage_program.h",
+                 "gpu_worker/cost_model/device_profile.h"}
 
 # Inside router: folder -> folders it may use.
 ROUTER = {

@@ -4,7 +4,7 @@ from sources import CPP, Finding, PRODUCTION, files_ending, project_files, read
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "Makefile", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
              "LICENSE", "proto", "common", "router", "gpu_worker", "cpu_attention_worker", "cli", "deploy", "docker", "docs", "tests", "cmake",
              "scripts"}
-TESTS = {"fakes", "contract", "e2e", "fuzz", "bench", "tidy", "data", "common", "router", "gpu_worker", "cpu_attention_worker", "cli"}
+TESTS = {"fakes", "contract", "e2e", "fuzz", "bench", "gpu", "tidy", "data", "common", "router", "gpu_worker", "cpu_attention_worker", "cli"}
 TESTS_FILES = {"CMakeLists.txt", "tsan.supp", "lsan.supp"}
 
 

@@ -8,8 +8,10 @@ namespace {
 
 struct Ops {
   using Vec = __m512;
-  // Of the 32 registers; the rest hold data and factors.
-  static constexpr int kAccumulators = 24;
+  static constexpr int kRegisters = 32;
+  static constexpr int kSums = 16;    // at once, of K
+  static constexpr int kColumns = 4;  // vectors of V at once
+  static constexpr bool kMayPrefetch = true;
   static constexpr int kMaxGroup = 8;
 
   static Vec Set1(float x) { return _mm512_set1_ps(x); }
@@ -29,6 +31,18 @@ struct Ops {
   static Vec ZeroWhereBelow(Vec v, Vec x, float bound) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(bound), _CMP_NLT_UQ), v);
   }
+  // 2^t for t <= 0, zero below -126 (no denormals); NaN stays NaN. A minimax polynomial of degree 5
+  // on [0, 1), relative error below 1e-7 beside what t was rounded by.
+  static Vec Exp2(Vec t) {
+    const __mmask16 normal = _mm512_cmp_ps_mask(t, Set1(-126.0f), _CMP_NLT_UQ);
+    const Vec f = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    Vec p = _mm512_fmadd_ps(Set1(0.0018775767f), f, Set1(0.00898934002f));
+    p = _mm512_fmadd_ps(p, f, Set1(0.0558263181f));
+    p = _mm512_fmadd_ps(p, f, Set1(0.240153617f));
+    p = _mm512_fmadd_ps(p, f, Set1(0.693153073f));
+    p = _mm512_fmadd_ps(p, f, Set1(0.999999925f));
+    return _mm512_maskz_scalef_ps(normal, p, t);  // by 2^floor(t)
+  }
   static Vec KeepFirst(Vec v, int count, float other) {
     const __mmask16 keep =
         count >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << count) - 1u);
@@ -41,6 +55,49 @@ struct Ops {
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper));
   }
+  static __m256i LoadHalfRegister(const void* p) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  }
+  static Vec LoadBf16(const uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(LoadHalfRegister(p)), 16));
+  }
+  static Vec LoadHalf(const uint16_t* p) { return _mm512_cvtph_ps(LoadHalfRegister(p)); }
+  static void StoreBf16(uint16_t* p, Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i words = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    words = _mm512_mask_or_epi32(words, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), bits,
+                                 _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(words, 16)));
+  }
+  static void StoreHalf(uint16_t* p, Vec v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+  // 16 pairs of bytes, each sign-extended to 32 bits.
+  static __m512i LoadBytePairs(const int8_t* p) {
+    return _mm512_cvtepi16_epi32(LoadHalfRegister(p));
+  }
+  static Vec LoadEvenInt8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(LoadBytePairs(p), 24), 24));
+  }
+  static Vec LoadOddInt8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(LoadBytePairs(p), 8));
+  }
+  // E4M3 in the upper bits of half precision is the value times 2^-8, subnormals included.
+  static constexpr float kFp8Factor = 256.0f;
+  static Vec Fp8Of(__m256i codes) {  // 16 words, codes in their upper bytes
+    const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f00));
+    const __m256i sign = _mm256_andnot_si256(_mm256_set1_epi16(0x7fff), codes);
+    const __m256i half = _mm256_or_si256(_mm256_srli_epi16(magnitude, 1), sign);
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f00));
+    return _mm512_cvtph_ps(_mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00)));
+  }
+  static Vec LoadEvenFp8(const uint8_t* p) {
+    return Fp8Of(_mm256_slli_epi16(LoadHalfRegister(p), 8));
+  }
+  static Vec LoadOddFp8(const uint8_t* p) { return Fp8Of(LoadHalfRegister(p)); }
 };
 
 }  // namespace

@@ -98,22 +98,11 @@ class HostDevice : public Device {
                                            : std::max<int>(1, static_cast<int>(cores_.size()));
   }
 
+  DeviceKind kind() const override { return DeviceKind::kHost; }
   std::string_view name() const override { return "host"; }
   bool has_copy_engine() const override { return false; }
 
-  MemoryInfo memory() const override {
-    MemoryInfo info;
-    info.free_bytes = ReadNumber("/proc/meminfo", "MemAvailable:") * 1024;
-    info.total_bytes = ReadNumber("/proc/meminfo", "MemTotal:") * 1024;
-    // A container's limit, where there is one.
-    const uint64_t limit = ReadNumber("/sys/fs/cgroup/memory.max", "");
-    if (limit > 0 && limit < info.total_bytes) {
-      const uint64_t used = ReadNumber("/sys/fs/cgroup/memory.current", "");
-      info.total_bytes = limit;
-      info.free_bytes = std::min(info.free_bytes, limit > used ? limit - used : 0);
-    }
-    return info;
-  }
+  MemoryInfo memory() const override { return HostMemory(); }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes, const char* what) override {
     if (bytes > memory().total_bytes) {
@@ -149,6 +138,20 @@ class HostDevice : public Device {
 };
 
 }  // namespace
+
+MemoryInfo HostMemory() {
+  MemoryInfo info;
+  info.free_bytes = ReadNumber("/proc/meminfo", "MemAvailable:") * 1024;
+  info.total_bytes = ReadNumber("/proc/meminfo", "MemTotal:") * 1024;
+  // A container's limit, where there is one.
+  const uint64_t limit = ReadNumber("/sys/fs/cgroup/memory.max", "");
+  if (limit > 0 && limit < info.total_bytes) {
+    const uint64_t used = ReadNumber("/sys/fs/cgroup/memory.current", "");
+    info.total_bytes = limit;
+    info.free_bytes = std::min(info.free_bytes, limit > used ? limit - used : 0);
+  }
+  return info;
+}
 
 std::unique_ptr<Device> CreateHostDevice(const HostDeviceOptions& options) {
   return std::make_unique<HostDevice>(options);

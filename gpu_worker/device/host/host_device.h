@@ -16,6 +16,9 @@ struct HostDeviceOptions {
 // its waker's core and a team of two runs at half speed (measured on 2 cores).
 std::unique_ptr<Device> CreateHostDevice(const HostDeviceOptions& options);
 
+// Of this machine, or of the control group that limits us.
+MemoryInfo HostMemory();
+
 // Environment that libgomp reads at exec; main() sets it and starts itself anew when it is missing.
 // Threads of the team spin about 50 us between regions, then park: passive waits alone cost a wake
 // of 20-40 us per region (SmolLM2, one row: 12 ms per step instead of 5), the default spins for 15

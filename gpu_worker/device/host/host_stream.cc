@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 
 namespace tandem::gpu_worker::device {
 
@@ -84,6 +85,14 @@ void HostStream::WaitFor(Event& event) {
   const uint64_t ticket = host_event.newest_ticket();
   Push({[&host_event, ticket] {
           host_event.WaitForTicket(ticket);
+          return absl::OkStatus();
+        },
+        true});
+}
+
+void HostStream::Stamp(double* time_us) {
+  Push({[time_us] {
+          *time_us = static_cast<double>(base::SystemClock().NowUs());
           return absl::OkStatus();
         },
         true});

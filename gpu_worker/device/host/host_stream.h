@@ -40,6 +40,7 @@ class HostStream : public Stream {
   void Launch(std::function<absl::Status()> work) override;
   void Record(Event& event) override;
   void WaitFor(Event& event) override;
+  void Stamp(double* time_us) override;
   absl::Status Synchronize(int64_t timeout_us) override;
 
   // Deep enough for a step of a model of 100 layers; beyond that the queueing thread waits.

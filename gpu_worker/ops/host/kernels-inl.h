@@ -5,20 +5,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gpu_worker/ops/fast_exp.h"
 #include "gpu_worker/ops/host/kernels.h"
+#include "gpu_worker/ops/host/registers-inl.h"
 
 namespace tandem::gpu_worker::ops::host {
 namespace {
-
-constexpr int kLanes = TANDEM_LANES;
-typedef float Vec __attribute__((vector_size(kLanes * 4)));
-
-inline Vec Load(const float* p) {
-  Vec v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-inline void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof(v)); }
 
 inline uint16_t ToBf16(float value) {
   uint32_t bits;
@@ -34,28 +26,10 @@ inline float FromBf16(uint16_t half) {
   return value;
 }
 
-// e^x, relative error about 1e-7; without calls and branches, so that loops over it vectorise.
-// Clamped to [-87, 88].
+// e^x, clamped to [-87, 88].
 inline float Exp(float x) {
   x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float shifted = x * 1.44269504f + kRound;
-  const float n = shifted - kRound;
-  // ln 2 in two parts, the first with few enough bits that the product is exact.
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float sum = 1.0f / 5040.0f;
-  sum = sum * r + 1.0f / 720.0f;
-  sum = sum * r + 1.0f / 120.0f;
-  sum = sum * r + 1.0f / 24.0f;
-  sum = sum * r + 1.0f / 6.0f;
-  sum = sum * r + 0.5f;
-  sum = sum * r + 1.0f;
-  sum = sum * r + 1.0f;
-  const int32_t power = (static_cast<int32_t>(n) + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &power, sizeof(scale));
-  return sum * scale;
+  return BoundedExp(x > 88.0f ? 88.0f : x);
 }
 
 inline float InverseRms(const float* x, int64_t n, float eps) {
@@ -95,20 +69,35 @@ void Rope(float* head, const float* cos, const float* sin, int64_t half) {
   }
 }
 
-inline float SiluMul(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
-
-void SiluMulF32(const float* gate, const float* up, int64_t n, float* out) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = SiluMul(gate[i], up[i]);
+// `body` for each register of a, b and out [n]; the rest through registers filled up with zeros.
+template <typename T, typename Body>
+inline void ForRegisters(const T* a, const T* b, int64_t n, T* out, Body body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    body(a + i, b + i, out + i);
+  }
+  if (i < n) {
+    const size_t bytes = static_cast<size_t>(n - i) * sizeof(T);
+    T rest[3][kLanes] = {};
+    std::memcpy(rest[0], a + i, bytes);
+    std::memcpy(rest[1], b + i, bytes);
+    body(rest[0], rest[1], rest[2]);
+    std::memcpy(out + i, rest[2], bytes);
   }
 }
 
+void SiluMulF32(const float* gate, const float* up, int64_t n, float* out) {
+  ForRegisters(gate, up, n, out, [](const float* g, const float* u, float* to) {
+    const Vec x = Load(g);
+    Store(to, x / (1.0f + Exp<Terms::kAll>(-x)) * Load(u));
+  });
+}
+
 void SiluMulBf16(const uint16_t* gate, const uint16_t* up, int64_t n, uint16_t* out) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = ToBf16(SiluMul(FromBf16(gate[i]), FromBf16(up[i])));
-  }
+  ForRegisters(gate, up, n, out, [](const uint16_t* g, const uint16_t* u, uint16_t* to) {
+    const Vec x = LoadBf16(g);
+    StoreBf16(to, x * LoadBf16(u) * CoarseReciprocal(1.0f + Exp<Terms::kForBf16>(-x)));
+  });
 }
 
 void FloatToBf16(const float* x, int64_t n, uint16_t* out) {
@@ -241,14 +230,15 @@ inline void SoftmaxRow(const AttendTile& tile, int32_t row, int32_t padded_keys)
   for (int32_t t = 0; t < visible; ++t) {
     largest = scores[t] > largest ? scores[t] : largest;
   }
-  float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-  for (int32_t t = 0; t < padded_keys; ++t) {
+  const IntVec lanes = Lanes();
+  Vec sums = {};
+  for (int32_t t = 0; t < padded_keys; t += kLanes) {
     // Chosen by index: the scores of unused keys may be NaN.
-    const float weight = t < visible ? Exp(scores[t] - largest) : 0.0f;
-    scores[t] = weight;
-    sum += weight;
+    const Vec weights = lanes + t < visible ? Exp<Terms::kAll>(Load(scores + t) - largest) : Vec{};
+    Store(scores + t, weights);
+    sums += weights;
   }
+  const float sum = SumOf(sums);
   if (largest > tile.max[row]) {
     const float decay = tile.max[row] < -1e30f ? 0.0f : Exp(tile.max[row] - largest);
     tile.sum[row] *= decay;

@@ -1,12 +1,16 @@
 #include "gpu_worker/ops/host/matmul.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <dnnl.hpp>
 #include <list>
 #include <unordered_map>
 #include <utility>
 
+#include "common/attention_kernels/paged_decode.h"
 #include "common/base/check.h"
+#include "gpu_worker/ops/host/amx_matmul.h"
 
 namespace tandem::gpu_worker::ops::host {
 namespace {
@@ -59,6 +63,57 @@ std::vector<int64_t> OffsetsAlong(const dnnl_memory_desc_t& desc, int dim) {
     offsets[static_cast<size_t>(i)] = offset + rest * blocking.strides[dim];
   }
   return offsets;
+}
+
+// With the kernel's permission for this process.
+bool MayUseAmx() {
+  static const bool may = [] {
+    const std::vector<attention::Isa> isas = attention::SupportedIsas();
+    return std::find(isas.begin(), isas.end(), attention::Isa::kAmxBf16) != isas.end();
+  }();
+  return may;
+}
+
+PackedFormat AmxFormat(int64_t n, int64_t k) {
+  constexpr int64_t kTileColumns = kAmxPanelColumns / 2;
+  constexpr int64_t kTileElements = kTileColumns * kAmxStep;
+  const int64_t panels = (n + kAmxPanelColumns - 1) / kAmxPanelColumns;
+  PackedFormat format;
+  format.amx = true;
+  format.dtype = DType::kBFloat16;
+  format.n = n;
+  format.k = k;
+  format.bytes = static_cast<size_t>(panels * kAmxPanelColumns * k) * sizeof(uint16_t);
+  for (int64_t i = 0; i < k; ++i) {
+    format.k_offset.push_back(i / kAmxStep * 2 * kTileElements +
+                              i % kAmxStep / 2 * 2 * kTileColumns + i % 2);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t column = i % kAmxPanelColumns;
+    format.n_offset.push_back(i / kAmxPanelColumns * kAmxPanelColumns * k +
+                              column / kTileColumns * kTileElements + column % kTileColumns * 2);
+  }
+  return format;
+}
+
+void RunAmx(const MatmulCall& call) {
+  AmxMatmul product;
+  product.weights = reinterpret_cast<const uint16_t*>(call.weights);
+  product.bias = call.bias;
+  product.in = reinterpret_cast<const uint16_t*>(call.in);
+  product.out = call.out;
+  product.rows = call.rows;
+  product.n = call.format->n;
+  product.k = call.format->k;
+  product.out_bf16 = call.out_dtype == DType::kBFloat16;
+  product.accumulate = call.accumulate;
+  const int64_t parts = AmxParts(product);
+#pragma omp parallel
+  {
+    const int64_t thread = omp_get_thread_num();
+    const int64_t threads = omp_get_num_threads();
+    AmxRun(product, parts * thread / threads, parts * (thread + 1) / threads);
+  }
 }
 
 struct Key {
@@ -159,6 +214,10 @@ MatmulCache::~MatmulCache() = default;
 
 void MatmulCache::Run(const MatmulCall& call) {
   const PackedFormat& format = *call.format;
+  if (format.amx) {
+    RunAmx(call);
+    return;
+  }
   const Key key{format.n,       format.k,        RowBucket(call.rows), format.dtype,
                 call.out_dtype, call.accumulate, call.bias != nullptr};
   Primitive& primitive = impl_->Get(key);
@@ -174,6 +233,13 @@ void MatmulCache::Run(const MatmulCall& call) {
 }
 
 PackedFormat ChoosePackedFormat(DType dtype, int64_t n, int64_t k) {
+  if (dtype == DType::kBFloat16 && k % kAmxStep == 0 && MayUseAmx()) {
+    return AmxFormat(n, k);
+  }
+  return OneDnnPackedFormat(dtype, n, k);
+}
+
+PackedFormat OneDnnPackedFormat(DType dtype, int64_t n, int64_t k) {
   const memory::desc weights = ChosenWeights(dtype, n, k);
   TANDEM_CHECK(weights.data.format_kind == dnnl_blocked);
   PackedFormat format;

@@ -7,12 +7,13 @@
 
 #include "common/model_shape/model_shape.h"
 
-// Matrix products by oneDNN with packed weights.
+// Matrix products with packed weights: bfloat16 by the AMX unit where there is one, else by oneDNN.
 namespace tandem::gpu_worker::ops::host {
 
-// Where oneDNN wants element (n, k) of a weight matrix [n, k]: k_offset[k] + n_offset[n] elements
-// from the start (blocked formats are separable).
+// Where element (n, k) of a weight matrix [n, k] lies: k_offset[k] + n_offset[n] elements from the
+// start (blocked formats are separable).
 struct PackedFormat {
+  bool amx = false;  // in the order of amx_matmul.h, else in one that oneDNN chose
   DType dtype = DType::kFloat32;
   int64_t n = 0;
   int64_t k = 0;
@@ -23,6 +24,8 @@ struct PackedFormat {
 
 // One format for all row counts. Throws dnnl::error.
 PackedFormat ChoosePackedFormat(DType dtype, int64_t n, int64_t k);
+// The one that oneDNN chooses, also where another is used.
+PackedFormat OneDnnPackedFormat(DType dtype, int64_t n, int64_t k);
 
 struct MatmulCall {
   const PackedFormat* format = nullptr;
@@ -38,12 +41,12 @@ struct MatmulCall {
 // Row counts that have primitives of their own: exact up to 16, then within an eighth above.
 int64_t RowBucket(int64_t rows);
 
-// Primitives by shape, the least recently used dropped past a bound. One thread.
+// oneDNN's primitives by shape, the least recently used dropped past a bound. One thread.
 class MatmulCache {
  public:
   MatmulCache();
   ~MatmulCache();
-  // Reads and writes RowBucket(rows) rows. Throws dnnl::error.
+  // May read and write RowBucket(rows) rows. Throws dnnl::error.
   void Run(const MatmulCall& call);
 
  private:

@@ -34,8 +34,10 @@ Value String(Interpreter& self, const Value& input, const Arguments& arguments) 
   return input.is_string() ? input : self.MakeString(self.ToText(input));
 }
 
-Value Same(Interpreter& self, const Value& input, const Arguments& arguments) {
-  return String(self, input, arguments);
+Value Safe(Interpreter& self, const Value& input, const Arguments&) {
+  TaintedText text = self.ToText(input);
+  text.set_markup();
+  return self.MakeString(std::move(text));
 }
 
 Value ToJsonFilter(Interpreter& self, const Value& input, const Arguments& arguments) {
@@ -73,7 +75,7 @@ Value ToJsonFilter(Interpreter& self, const Value& input, const Arguments& argum
 
 Value Int(Interpreter& self, const Value& input, const Arguments& arguments) {
   const Value* given = arguments.Find(0, "default");
-  const Value fallback = given != nullptr ? *given : Value::Of(0);
+  Value fallback = given != nullptr ? *given : Value::Of(0);
   const Value* base = arguments.Find(1, "base");
   if (input.is_integral()) return Value::Of(input.integer());
   if (input.is(Kind::kFloat)) {
@@ -143,7 +145,7 @@ Value Attr(Interpreter& self, const Value& input, const Arguments& arguments) {
   if (name == nullptr) return self.FailType("TypeError: attr without a name");
   if (input.is_undefined()) return self.FailUndefined(input);
   if (input.is(Kind::kDict)) {  // attributes only, no keys
-    const Value found =
+    Value found =
         self.Attribute(self.MakeDict(std::make_shared<Dict>()), self.ToText(*name).text());
     return found;
   }
@@ -154,7 +156,7 @@ const std::map<std::string_view, Filter>& Filters() {
   static const auto& filters = *new std::map<std::string_view, Filter>{
       {"abs", Abs},         {"attr", Attr},   {"count", Length},  {"d", Default},
       {"default", Default}, {"float", Float}, {"int", Int},       {"length", Length},
-      {"round", Round},     {"safe", Same},   {"string", String}, {"tojson", ToJsonFilter}};
+      {"round", Round},     {"safe", Safe},   {"string", String}, {"tojson", ToJsonFilter}};
   return filters;
 }
 

@@ -6,6 +6,7 @@
 #include "common/base/strings.h"
 #include "router/frontend/chat_template/interpreter.h"
 #include "router/frontend/chat_template/python_text.h"
+#include "router/frontend/chat_template/text_operations.h"
 
 namespace tandem::chat_template {
 namespace {
@@ -33,9 +34,11 @@ Value Interpreter::Binary(const std::string& op, const Value& a, const Value& b)
 
 Value Interpreter::Add(const Value& a, const Value& b) {
   if (a.is_string() && b.is_string()) {
+    const bool markup = a.string().is_markup() || b.string().is_markup();
     TaintedText text;
-    Append(a.string(), &text);
-    Append(b.string(), &text);
+    Append(markup ? Escaped(a.string()) : a.string(), &text);
+    Append(markup ? Escaped(b.string()) : b.string(), &text);
+    if (markup) text.set_markup();
     return failed() ? Value() : MakeString(std::move(text));
   }
   if (a.is(Kind::kList) && b.is(Kind::kList) && a.is_tuple() == b.is_tuple()) {

@@ -231,7 +231,9 @@ Value Sum(Interpreter& self, const Value& input, const Arguments& arguments) {
   return total;
 }
 
+// Jinja's map and select look at nothing where the input is false in a condition: none is no error.
 Value Map(Interpreter& self, const Value& input, const Arguments& arguments) {
+  if (!input.Truthy()) return self.MakeList({});
   const auto items = self.Iterate(input);
   if (!items) return Value();
   const Value* attribute = nullptr;
@@ -258,6 +260,7 @@ Value Map(Interpreter& self, const Value& input, const Arguments& arguments) {
 // select, reject, selectattr, rejectattr.
 template <bool kKeep, bool kAttribute>
 Value Select(Interpreter& self, const Value& input, const Arguments& arguments) {
+  if (!input.Truthy()) return self.MakeList({});
   const auto items = self.Iterate(input);
   if (!items) return Value();
   const size_t test_at = kAttribute ? 1 : 0;

@@ -28,11 +28,16 @@ class TaintedText {
   size_t size() const { return text_.size(); }
   bool empty() const { return text_.empty(); }
   const std::vector<TextSpan>& spans() const { return spans_; }
+  // Jinja's Markup, which `safe` and `escape` give: what is added to it is escaped. Parts and
+  // copies by Append are plain text.
+  bool is_markup() const { return markup_; }
+  void set_markup() { markup_ = true; }
 
  private:
   size_t SpanAt(size_t offset) const;
 
   std::string text_;
+  bool markup_ = false;
   std::vector<TextSpan> spans_;  // in order, without gaps, neighbours differ
 };
 

@@ -85,24 +85,15 @@ Value ReplaceFilter(Interpreter& self, const Value& input, const Arguments& argu
   return self.MakeString(*std::move(text));
 }
 
+template <bool kAlways>
 Value Escape(Interpreter& self, const Value& input, const Arguments& arguments) {
-  const TaintedText text = self.ToText(input);
-  TaintedText out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text.text()[i];
-    const std::string_view entity = c == '&'    ? "&amp;"
-                                    : c == '<'  ? "&lt;"
-                                    : c == '>'  ? "&gt;"
-                                    : c == '"'  ? "&#34;"
-                                    : c == '\'' ? "&#39;"
-                                                : "";
-    if (entity.empty()) {
-      out.Append(text, i, i + 1);
-    } else {
-      out.Append(entity, text.TrustedAt(i));
-    }
+  TaintedText text = self.ToText(input);
+  if (kAlways) {
+    TaintedText plain;
+    plain.Append(text);
+    text = std::move(plain);
   }
-  return self.MakeString(std::move(out));
+  return self.MakeString(Escaped(text));
 }
 
 Value Indent(Interpreter& self, const Value& input, const Arguments& arguments) {
@@ -210,9 +201,9 @@ Filter FindTextFilter(std::string_view name) {
   static const auto& filters =
       *new std::map<std::string_view, Filter>{{"capitalize", Mapped<Capitalize>},
                                               {"center", Center},
-                                              {"e", Escape},
-                                              {"escape", Escape},
-                                              {"forceescape", Escape},
+                                              {"e", Escape<false>},
+                                              {"escape", Escape<false>},
+                                              {"forceescape", Escape<true>},
                                               {"format", Format},
                                               {"indent", Indent},
                                               {"lower", Mapped<Lower>},

@@ -214,6 +214,29 @@ std::optional<TaintedText> Replace(const TaintedText& text, std::string_view old
   return out;
 }
 
+TaintedText Escaped(const TaintedText& text) {
+  if (text.is_markup()) {
+    return text;
+  }
+  TaintedText out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text.text()[i];
+    const std::string_view entity = c == '&'    ? "&amp;"
+                                    : c == '<'  ? "&lt;"
+                                    : c == '>'  ? "&gt;"
+                                    : c == '"'  ? "&#34;"
+                                    : c == '\'' ? "&#39;"
+                                                : "";
+    if (entity.empty()) {
+      out.Append(text, i, i + 1);
+    } else {
+      out.Append(entity, text.TrustedAt(i));
+    }
+  }
+  out.set_markup();
+  return out;
+}
+
 int64_t CountCodePoints(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<uint8_t>(c) & 0xC0u) != 0x80u; });

@@ -34,6 +34,9 @@ std::vector<TaintedText> SplitLines(const TaintedText& text, bool keep_ends);
 std::optional<TaintedText> Replace(const TaintedText& text, std::string_view old_text,
                                    const TaintedText& new_text, int64_t count, size_t max_bytes);
 
+// Without the characters that mean something in HTML; Jinja's Markup stays as it is.
+TaintedText Escaped(const TaintedText& text);
+
 int64_t CountCodePoints(std::string_view text);
 
 }  // namespace tandem::chat_template

@@ -75,7 +75,7 @@ absl::StatusOr<Protocol::endpoint> ParseAddress(const std::string& address) {
     asio::ip::tcp::resolver resolver(context);
     const auto found = resolver.resolve(host, "", asio::ip::tcp::resolver::passive, error);
     if (error || found.empty()) {
-      return absl::InvalidArgumentError("cannot resolve '" + host + "'");
+      return absl::InvalidArgumentError("--listen: cannot resolve '" + host + "'");
     }
     ip = found.begin()->endpoint().address();
   }
@@ -132,6 +132,8 @@ class Server : public HttpServer {
   int port() const override { return port_; }
   void Stop() override;
   bool making_progress() const override;
+  asio::io_context& io(int index) override { return threads_[static_cast<size_t>(index)]->context; }
+  int num_threads() const override { return static_cast<int>(threads_.size()); }
   int connections() const override { return connections_.load(std::memory_order_relaxed); }
 
  private:

@@ -36,6 +36,9 @@ class HttpServer {
   // Every thread came round within the last seconds.
   virtual bool making_progress() const = 0;
   virtual int connections() const = 0;
+  // Of the server's thread `index`; stays until the server goes.
+  virtual boost::asio::io_context& io(int index) = 0;
+  virtual int num_threads() const = 0;
 };
 
 }  // namespace tandem::router

@@ -148,7 +148,16 @@ void HttpSession::OnHeader(error_code error) {
   const auto& message = parser_->get();
   head_.method = std::string(View(message.method_string()));
   head_.path = std::string(PathOf(View(message.target())));
+  const std::string_view target = View(message.target());
+  if (const size_t query = target.find('?'); query != std::string_view::npos) {
+    head_.query = std::string(target.substr(query + 1));
+  }
   head_.authorization = std::string(View(message[http::field::authorization]));
+  head_.api_key = std::string(View(message["x-api-key"]));
+  head_.origin = std::string(View(message[http::field::origin]));
+  head_.preflight = message.method() == http::verb::options &&
+                    !message[http::field::access_control_request_method].empty();
+  head_.requested_headers = std::string(View(message[http::field::access_control_request_headers]));
   if (const std::string_view id = View(message["x-request-id"]); IsUsableRequestId(id)) {
     head_.request_id = std::string(id);
   }
@@ -277,6 +286,7 @@ void HttpSession::AppendHead(int status, std::string_view content_type) {
     pending_ += "\r\nConnection: keep-alive";
   }
   pending_ += "\r\n";
+  pending_ += context_.handler->ExtraHeaders(head_);
 }
 
 void HttpSession::Respond(HttpResponse response) {
@@ -323,6 +333,16 @@ void HttpSession::Event(std::string_view event, std::string_view data) {
   pending_ += chunked_ ? "\n\n\r\n" : "\n\n";
 }
 
+void HttpSession::Comment(std::string_view text) {
+  if (chunked_) {
+    AppendHex(2 + text.size() + 2, &pending_);
+    pending_ += "\r\n";
+  }
+  pending_ += ": ";
+  pending_ += text;
+  pending_ += chunked_ ? "\n\n\r\n" : "\n\n";
+}
+
 void HttpSession::Flush() {
   was_congested_ = was_congested_ || congested();
   if (!in_write_ && state_ != State::kClosed && !pending_.empty()) {
@@ -340,7 +360,7 @@ void HttpSession::EndEvents() {
   Finish();
 }
 
-void HttpSession::AbortEvents() {
+void HttpSession::AbortEvents(const ApiError&) {
   close_after_ = true;
   Finish();
 }
@@ -387,8 +407,9 @@ void HttpSession::OnWritten(error_code error, size_t bytes) {
   }
   if (was_congested_ && !congested()) {
     was_congested_ = false;
-    if (on_drained_) {
-      on_drained_();
+    if (const auto on_drained =
+            on_drained_) {  // a copy: an answer that ends in it drops the callback
+      on_drained();
     }
   }
 }

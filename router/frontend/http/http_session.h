@@ -43,10 +43,11 @@ class HttpSession : public Exchange, public std::enable_shared_from_this<HttpSes
   void Respond(HttpResponse response) override;
   void BeginEvents() override;
   void Event(std::string_view event, std::string_view data) override;
+  void Comment(std::string_view text) override;
   void Flush() override;
   bool congested() const override { return unsent() >= context_.limits->max_unsent_bytes; }
   void EndEvents() override;
-  void AbortEvents() override;
+  void AbortEvents(const ApiError& error) override;
   boost::asio::io_context& io() override { return *context_.io; }
   int io_index() const override { return context_.io_index; }
 

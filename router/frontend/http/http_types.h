@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,8 +29,14 @@ struct HttpLimits {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // without host and query, as sent
+  std::string path;   // without host and query, as sent
+  std::string query;  // without the question mark
   std::string authorization;
+  std::string api_key;  // x-api-key
+  std::string origin;   // of a page in a browser
+  // A browser asks before it sends a request.
+  bool preflight = false;
+  std::string requested_headers;
   std::string request_id;  // the client's, if it is fit to be used
   std::string body;
 };
@@ -39,6 +46,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
+  std::optional<ApiError> error;  // what the body tells, for exchanges that are not HTTP
 };
 
 // One request's answer. Used on its connection's thread only. After Respond, EndEvents, AbortEvents
@@ -62,12 +70,14 @@ class Exchange {
   virtual void BeginEvents() = 0;
   // `event` is empty for an unnamed event.
   virtual void Event(std::string_view event, std::string_view data) = 0;
+  // A line that clients skip.
+  virtual void Comment(std::string_view text) = 0;
   virtual void Flush() = 0;
   // More is unsent than a stream may hold: its source should pause.
   virtual bool congested() const = 0;
   virtual void EndEvents() = 0;
   // Sends what there is and closes the connection, so that the client sees a broken stream.
-  virtual void AbortEvents() = 0;
+  virtual void AbortEvents(const ApiError& error) = 0;
 
   virtual boost::asio::io_context& io() = 0;
   // Which of the server's threads this is.
@@ -84,6 +94,8 @@ class HttpHandler {
   // CheckHead refused it, or it is no proper HTTP; the connection closes after the answer.
   virtual void OnRefused(const HttpRequest& head, ApiError error,
                          std::shared_ptr<Exchange> exchange) = 0;
+  // Header lines, each with its end, that every answer to such a request carries.
+  virtual std::string ExtraHeaders(const HttpRequest& head) const = 0;
   // Responses should say that the connection closes.
   virtual bool draining() const = 0;
 };

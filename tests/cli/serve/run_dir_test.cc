@@ -86,6 +86,17 @@ TEST_F(RunDirTest, SocketsInALongFolderGoThroughAShortLink) {
   EXPECT_FALSE(fs::exists(fs::path(socket).parent_path().parent_path()));
 }
 
+TEST_F(RunDirTest, SocketsInAFolderWithUriCharactersGoThroughALink) {
+  for (const char* odd : {"a,b", "a%41b", "a?b", "a#b"}) {
+    const auto dir = RunDir::Open(folder + "/" + odd);
+    ASSERT_TRUE(dir.ok()) << dir.status();
+    const std::string socket = (*dir)->Socket("gpu-worker.sock");
+    EXPECT_EQ(socket.find_first_of(",%?#"), std::string::npos) << socket;
+    Touch(socket);
+    EXPECT_TRUE(fs::exists(folder + "/" + odd + "/gpu-worker.sock"));
+  }
+}
+
 TEST_F(RunDirTest, BadFoldersAreErrors) {
   EXPECT_THAT(std::string(RunDir::Open("/proc/no/such").status().message()),
               testing::HasSubstr("--run-dir"));

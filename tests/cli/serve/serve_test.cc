@@ -143,6 +143,30 @@ TEST_F(ServeTest, StartsServesAndStopsInOrder) {
   EXPECT_THAT(flags, Not(HasSubstr("leaked"))) << "flags of serve do not reach children twice";
 }
 
+TEST_F(ServeTest, OneCpuAttentionWorkerPerNode) {
+  Start({"--numa-node", "1,0"});
+  ASSERT_TRUE(WaitReady()) << Text("serve.out");
+  const auto endpoints = nlohmann::json::parse(Text("run/endpoints.json"));
+  EXPECT_TRUE(endpoints["metrics"].contains("cpu_attention_worker"));
+  EXPECT_TRUE(endpoints["metrics"].contains("cpu_attention_worker_1"));
+  EXPECT_NE(PidOf("cpu-attention-worker"), PidOf("cpu-attention-worker-1"));
+  kill(pid, SIGTERM);
+  EXPECT_EQ(WaitExit(), 0) << Text("serve.out");
+  const std::string flags = Text("run/events");
+  EXPECT_THAT(flags, HasSubstr("cpu-attention.sock --numa-node 1"));
+  EXPECT_THAT(flags, HasSubstr("cpu-attention-1.sock --numa-node 0"));
+  EXPECT_THAT(flags, testing::ContainsRegex("--cpu-attention-socket [^ ]*cpu-attention.sock "
+                                            "--cpu-attention-socket [^ ]*cpu-attention-1.sock"));
+}
+
+TEST_F(ServeTest, RefusesNodesThatMakeNoSense) {
+  for (const char* nodes : {"0,0", "0,", "auto,1", "x", "-1", "99999"}) {
+    Start({std::string("--numa-node=") + nodes});
+    EXPECT_EQ(WaitExit(), 2) << nodes;
+    EXPECT_THAT(Text("serve.out"), HasSubstr("--numa-node")) << nodes;
+  }
+}
+
 TEST_F(ServeTest, ARestartedChildKeepsItsPortAndTheOthersStay) {
   Start();
   ASSERT_TRUE(WaitReady()) << Text("serve.out");

@@ -135,6 +135,25 @@ TEST_F(SupervisorTest, AChildThatWasNeverReadyEndsTheWhole) {
   EXPECT_FALSE(fs::exists(folder + "/good.pid"));
 }
 
+TEST_F(SupervisorTest, OneKilledWhileItStartsIsStartedAgainAFewTimes) {
+  ScriptedMonitor once;
+  once.on_ready = [&](int64_t) { return once.starts > 1; };
+  const std::string mark = folder + "/mark";
+  EXPECT_EQ(
+      Run({Child("a", "test -e " + mark + " || { touch " + mark + "; kill -9 $$; }; exec sleep 100",
+                 &once)},
+          {.on_all_ready = StopMe}),
+      0)
+      << errors;
+  EXPECT_EQ(once.starts, 2);
+  ScriptedMonitor always;
+  always.on_ready = [](int64_t) { return false; };
+  EXPECT_EQ(
+      Run({Child("b", "kill -9 $$", &always)}, {.first_delay_us = 1000, .max_delay_us = 1000}), 1);
+  EXPECT_THAT(errors, AllOf(HasSubstr("b"), HasSubstr("start")));
+  EXPECT_EQ(always.starts, 4);
+}
+
 TEST_F(SupervisorTest, RefusedFlagsEndTheWholeWheneverTheyAre) {
   ScriptedMonitor monitor;
   EXPECT_EQ(Run({Child("a", "echo bad flag; exit 2", &monitor)}, {}), 2);

@@ -59,12 +59,14 @@ void PagedCase::Store(int64_t token, const std::vector<float>& k, const std::vec
 
 void PagedCase::SetQuery(const std::vector<float>& q) {
   q_ = q;
-  q_bf16_.resize(q.size());
+  q16_.resize(q.size());
+  if (shape_.q_dtype == DType::kFloat32) {
+    return;
+  }
+  GetStoreRow(Isa::kScalar)(q.data(), q.size(), shape_.q_dtype, q16_.data());
   for (size_t i = 0; i < q.size(); ++i) {
-    q_bf16_[i] = base::FloatToBFloat16(q[i]);
-    if (shape_.q_dtype == DType::kBFloat16) {
-      q_[i] = base::BFloat16ToFloat(q_bf16_[i]);
-    }
+    q_[i] = shape_.q_dtype == DType::kBFloat16 ? base::BFloat16ToFloat(q16_[i])
+                                               : base::HalfToFloat(q16_[i]);
   }
 }
 
@@ -77,7 +79,7 @@ SegmentArgs PagedCase::Args(int64_t first, int64_t count) {
   args.num_tokens = count;
   args.kv_head_end = shape_.kv_heads;
   args.group_size = shape_.group;
-  args.q = shape_.q_dtype == DType::kFloat32 ? static_cast<const void*>(q_.data()) : q_bf16_.data();
+  args.q = shape_.q_dtype == DType::kFloat32 ? static_cast<const void*>(q_.data()) : q16_.data();
   args.q_dtype = shape_.q_dtype;
   args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
   out_.assign(q_.size(), std::numeric_limits<float>::quiet_NaN());

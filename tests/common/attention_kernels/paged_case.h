@@ -49,7 +49,7 @@ class PagedCase {
   std::vector<std::byte> pool_;
   std::vector<int32_t> table_;
   std::vector<float> q_;  // as the kernel sees it, in float32
-  std::vector<uint16_t> q_bf16_;
+  std::vector<uint16_t> q16_;
   std::vector<float> out_;
   std::vector<float> lse_;
 };

@@ -144,7 +144,10 @@ TEST_F(ConfigTest, ErrorsNameFlagAndWhatIsAllowed) {
   EXPECT_THAT(Error({"--port"}), HasSubstr("needs a value"));
   EXPECT_THAT(Error({"--port", "--strict"}), HasSubstr("needs a value"));
   EXPECT_THAT(Error({"--mode", "slow"}), AllOf(HasSubstr("--mode"), HasSubstr("fast, safe")));
-  EXPECT_THAT(Error({"--share", "nan"}), HasSubstr("--share"));
+  for (const char* bad : {"nan", "", "0x1", " 0.5", "0.5 ", "1.5", "-0.1", "0.5x", "inf"}) {
+    EXPECT_THAT(Error({"--share", bad}), HasSubstr("--share")) << bad;
+  }
+  EXPECT_TRUE(Parse({"--share", "5e-1"}).ok());
   EXPECT_THAT(Error({"--even", "3"}), AllOf(HasSubstr("--even"), HasSubstr("allowed: 2")));
   EXPECT_THAT(Error({"a", "b"}), HasSubstr("'b'"));
   EXPECT_THAT(Error({}, {{"TANDEM_PORT", "x"}}), HasSubstr("TANDEM_PORT"));
@@ -163,7 +166,8 @@ TEST_F(ConfigTest, BytesKnowSuffixesAndTheirLimits) {
   EXPECT_EQ(size, uint64_t{900} << 40);
   ASSERT_TRUE(Parse({"--size", "1.5KiB"}).ok());
   EXPECT_EQ(size, 1536u);
-  for (const char* bad : {"", "KiB", "-1", "1KB", "1.5", "1e3", "16777216TiB", "nanKiB", "1 2"}) {
+  for (const char* bad : {"", "KiB", "-1", "1KB", "1.5", "1e3", "16777216TiB", "nanKiB", "1 2",
+                          "0x1.8KiB", "1e3KiB"}) {
     EXPECT_THAT(Error({"--size", bad}), HasSubstr("--size")) << bad;
   }
 }

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <thread>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/exchange/device_side.h"
 #include "common/exchange/worker_side.h"
 #include "tests/common/exchange/test_geometry.h"
@@ -32,6 +34,11 @@ class ExchangeTest : public testing::Test {
   absl::Status Begin(uint64_t epoch, const std::vector<SlotRow>& a,
                      const std::vector<SlotRow>& b = {}) {
     return device_->BeginStep(epoch, a, b, 0.5f, kTimeoutUs);
+  }
+
+  Doorbells& bells() {
+    return *reinterpret_cast<Doorbells*>(device_->region().data() +
+                                         device_->header().doorbells_offset);
   }
 
   const std::vector<int32_t> table_ = {3, 1, 15};
@@ -76,6 +83,97 @@ TEST_F(ExchangeTest, ServesLayersInTheOrderOfTheSends) {
   }
   EXPECT_EQ(worker_->NextLayer(kTimeoutUs).kind, Kind::kFinished);
   device.join();
+}
+
+TEST(StepDescriptor, RowsMayNotShareEntriesOfTheirTables) {
+  const RegionHeader header = ComputeLayout(SmallGeometry()).value();
+  std::vector<std::byte> memory(header.pool_offset);
+  const auto read = [&](uint64_t entries, uint64_t second_begin) {
+    SlotHeader slot{};
+    slot.epoch = 1;
+    slot.num_rows = 2;
+    slot.scale = 1.0f;
+    slot.table_entries = entries;
+    const RowDescriptor rows[2] = {{300, 3, 0}, {1, 1, second_begin}};
+    std::memcpy(memory.data() + header.slots[0].header_offset, &slot, sizeof(slot));
+    std::memcpy(memory.data() + header.slots[0].rows_offset, rows, sizeof(rows));
+    StepSlot copy;
+    return ReadSlot(header, memory.data(), 0, 1, &copy);
+  };
+  EXPECT_TRUE(read(4, 3).ok());
+  EXPECT_EQ(read(3, 0).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ExchangeTest, AStepIsServedHoweverLateItIsArmed) {
+  std::thread device([&] { ASSERT_TRUE(Begin(1, rows_).ok()); });
+  // As often as the worker looks and finds nothing; the last look sees it armed.
+  WorkerSide::StepEvent event = WorkerSide::StepEvent::kNone;
+  while (event == WorkerSide::StepEvent::kNone) {
+    event = worker_->WaitForStep(0);
+  }
+  EXPECT_EQ(event, WorkerSide::StepEvent::kArmed);
+  device.join();
+  // One that is aborted before it is armed is not.
+  EXPECT_EQ(device_->BeginStep(2, {}, {}, 1.0f, 1'000).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(worker_->WaitForStep(2'000), WorkerSide::StepEvent::kNone);
+  EXPECT_EQ(bells().acked_epoch.value.load(), 2u);
+  std::thread aborter([&] { ASSERT_TRUE(device_->AbortStep(2, kTimeoutUs).ok()); });
+  while (bells().abort_acked_epoch.value.load() != 2) {
+    EXPECT_EQ(worker_->WaitForStep(2'000), WorkerSide::StepEvent::kNone);
+  }
+  aborter.join();
+  bells().armed_epoch.value.store(2);
+  EXPECT_EQ(worker_->WaitForStep(2'000), WorkerSide::StepEvent::kNone);
+}
+
+TEST_F(ExchangeTest, AbortsWithoutEndDoNotKeepTheThread) {
+  std::atomic<bool> stop{false};
+  std::thread device([&] {
+    for (uint64_t epoch = 100; !stop.load(); ++epoch) {
+      device_->AbortStep(epoch, 1'000).IgnoreError();
+    }
+  });
+  const int64_t started_us = base::SystemClock().NowUs();
+  EXPECT_EQ(worker_->WaitForStep(20'000), WorkerSide::StepEvent::kNone);
+  EXPECT_LT(base::SystemClock().NowUs() - started_us, 10'000'000);
+  std::thread interrupter([&] { worker_->Interrupt(); });
+  EXPECT_EQ(worker_->WaitForStep(kTimeoutUs), WorkerSide::StepEvent::kNone);
+  EXPECT_LT(base::SystemClock().NowUs() - started_us, 10'000'000);
+  interrupter.join();
+  stop.store(true);
+  device.join();
+}
+
+TEST_F(ExchangeTest, TheLayerAfterFollowsTheOrderOfTheSends) {
+  std::thread device([&] { ASSERT_TRUE(Begin(1, rows_, {{128, table_}}).ok()); });
+  ASSERT_EQ(worker_->WaitForStep(kTimeoutUs), WorkerSide::StepEvent::kArmed);
+  device.join();
+  EXPECT_FALSE(worker_->LayerWaits());
+  for (int i = 0; i < 6; ++i) {
+    device_->Post(i % 2, i / 2);
+    EXPECT_TRUE(worker_->LayerWaits());
+    const WorkerSide::LayerWork work = worker_->NextLayer(kTimeoutUs);
+    const WorkerSide::LayerWork next = worker_->LayerAfter(work.slot, work.layer);
+    ASSERT_EQ(next.kind, i < 5 ? Kind::kLayer : Kind::kFinished);
+    if (i < 5) {
+      EXPECT_EQ(next.slot, (i + 1) % 2);
+      EXPECT_EQ(next.layer, (i + 1) / 2);
+    }
+    worker_->SignalDone(work.slot, work.layer);
+    EXPECT_FALSE(worker_->LayerWaits());
+  }
+}
+
+TEST_F(ExchangeTest, TimingsPassAndNonsenseIsSeen) {
+  const int64_t now_us = base::SystemClock().NowUs();
+  worker_->RecordTiming(1, 2, now_us - 7, now_us - 5);
+  EXPECT_EQ(device_->layer_timing(1, 2).begin_us, static_cast<uint64_t>(now_us - 7));
+  EXPECT_EQ(device_->layer_timing(1, 2).end_us, static_cast<uint64_t>(now_us - 5));
+  EXPECT_EQ(device_->layer_timing(0, 2).end_us, 0u);
+  worker_->RecordTiming(1, 2, now_us, now_us - 1);
+  EXPECT_EQ(device_->layer_timing(1, 2).begin_us, 0u);
+  worker_->RecordTiming(1, 2, now_us, now_us + 3'600'000'000);
+  EXPECT_EQ(device_->layer_timing(1, 2).begin_us, 0u);
 }
 
 TEST_F(ExchangeTest, ManyStepsBackToBack) {

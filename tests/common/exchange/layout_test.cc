@@ -22,6 +22,7 @@ TEST(Layout, PartsDoNotOverlapAndStartOnPages) {
     std::vector<std::pair<uint64_t, uint64_t>> parts = {
         {0, sizeof(RegionHeader)},
         {header.doorbells_offset, sizeof(Doorbells)},
+        {header.timings_offset, 2 * 3 * sizeof(LayerTiming)},
         {header.pool_offset, header.pool_bytes}};
     for (const RegionHeader::Slot& slot : header.slots) {
       parts.push_back({slot.header_offset, sizeof(SlotHeader)});
@@ -55,7 +56,8 @@ TEST(Layout, RefusesBadGeometryByField) {
   EXPECT_THAT(refused([](Geometry& g) { g.max_rows = 0; }), HasSubstr("max_rows"));
   EXPECT_THAT(refused([](Geometry& g) { g.num_q_heads = 5; }), HasSubstr("num_q_heads"));
   EXPECT_THAT(refused([](Geometry& g) { g.compute_dtype = 77; }), HasSubstr("compute_dtype"));
-  EXPECT_THAT(refused([](Geometry& g) { g.kv_dtype = 3; }), HasSubstr("int8"));
+  EXPECT_THAT(refused([](Geometry& g) { g.kv_dtype = 2; }), HasSubstr("float16"));
+  EXPECT_THAT(refused([](Geometry& g) { g.kv_dtype = 77; }), HasSubstr("fp8_e4m3"));
   EXPECT_THAT(refused([](Geometry& g) { g.extent_bytes = 4096; }), HasSubstr("extent_bytes"));
   EXPECT_THAT(refused([](Geometry& g) { g.device_wakes = 2; }), HasSubstr("device_wakes"));
   EXPECT_THAT(refused([](Geometry& g) {
@@ -73,7 +75,7 @@ TEST(Layout, HeaderMustEqualTheComputedOne) {
   header.magic ^= 1;
   EXPECT_FALSE(ValidateHeader(header, good.region_bytes).ok());
   header = good;
-  header.layout_version = 2;
+  header.layout_version = kLayoutVersion + 1;
   EXPECT_EQ(ValidateHeader(header, good.region_bytes).code(),
             absl::StatusCode::kFailedPrecondition);
   header = good;

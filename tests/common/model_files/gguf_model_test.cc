@@ -1,5 +1,6 @@
 #include "common/model_files/gguf_model.h"
 
+#include <limits>
 #include <map>
 #include <string>
 
@@ -259,6 +260,16 @@ TEST(GgufModelTest, RefusesHostileMetadata) {
                   std::string(reinterpret_cast<const char*>(&test.value), 4));
     const auto parts = Read(bytes);
     EXPECT_FALSE(parts.ok()) << key << " " << test.value;
+    // Messages speak the file's language: its key, or that of one beside it (value_length).
+    const std::string named =
+        key == "llama.attention.key_length" ? "attention." : key.substr(key.find('.') + 1);
+    EXPECT_THAT(std::string(parts.status().message()), HasSubstr(named));
+  }
+  for (const float theta : {0.0f, -1.0f, std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+    ModelShape bad = shape;
+    bad.rope.theta = theta;
+    ExpectRefused(Llama(bad), "rope.freq_base is");
   }
 }
 

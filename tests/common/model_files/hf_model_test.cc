@@ -176,8 +176,10 @@ TEST(HfModelTest, RefusesWhatItCannotRun) {
   ExpectRefused(llama, ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4}",
                 "rope_scaling.low_freq_factor");
   ExpectRefused(llama, ", \"rope_scaling\": {\"type\": \"linear\"}", "rope_scaling.factor");
+  ExpectRefused(llama, ", \"rope_scaling\": {\"factor\": 2}", "rope_scaling.rope_type");
   ExpectRefused(llama, ", \"rope_scaling\": 3", "rope_scaling is not an object");
   ExpectRefused(llama, ", \"rope_theta\": \"big\"", "rope_theta is not a number");
+  ExpectRefused(llama, ", \"rope_theta\": 1e300", "rope_theta / rope.freq_base is 1e+300");
   ExpectRefused(llama, ", \"attention_bias\": true", "attention_bias");
   ExpectRefused(llama, ", \"mlp_bias\": true", "mlp_bias");
   ExpectRefused(llama, ", \"hidden_act\": \"gelu\"", "hidden_act is gelu");
@@ -207,13 +209,55 @@ TEST(HfModelTest, AWindowIsRefusedOnlyWhereItBites) {
   EXPECT_FALSE(opens(ModelFamily::kPhi3, window));
   EXPECT_TRUE(opens(ModelFamily::kQwen2, window));
   EXPECT_TRUE(opens(ModelFamily::kQwen2, window + ", \"use_sliding_window\": false"));
-  EXPECT_FALSE(opens(ModelFamily::kQwen2, window + ", \"use_sliding_window\": true"));
+  EXPECT_FALSE(opens(ModelFamily::kQwen2,
+                     window + ", \"use_sliding_window\": true, \"max_window_layers\": 1"));
   EXPECT_TRUE(opens(ModelFamily::kQwen2,
                     window + ", \"use_sliding_window\": true, \"max_window_layers\": 2"));
   EXPECT_FALSE(opens(ModelFamily::kQwen2,
                      window + ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]"));
   EXPECT_TRUE(opens(ModelFamily::kQwen2,
                     window + ", \"layer_types\": [\"full_attention\", \"full_attention\"]"));
+  // These classes slide in every layer, whatever layer_types says.
+  EXPECT_FALSE(opens(ModelFamily::kMistral,
+                     window + ", \"layer_types\": [\"full_attention\", \"full_attention\"]"));
+}
+
+TEST(HfModelTest, AnAbsentWindowIsTheClasssDefault) {
+  const auto opens = [](ModelFamily family, const std::string& extra) {
+    ModelShape shape = TinyShape(family);
+    shape.max_position = 8192;
+    return OpenWith(shape, ConfigJson(shape, extra)).status();
+  };
+  EXPECT_THAT(std::string(opens(ModelFamily::kMistral, "").message()),
+              HasSubstr("config.json: sliding_window is 4096"));
+  EXPECT_TRUE(opens(ModelFamily::kMistral, ", \"sliding_window\": null").ok());
+  EXPECT_TRUE(opens(ModelFamily::kLlama, "").ok());
+  EXPECT_TRUE(opens(ModelFamily::kPhi3, "").ok());
+  EXPECT_TRUE(opens(ModelFamily::kQwen2, "").ok());
+  // Sliding starts at layer 28 unless max_window_layers says otherwise.
+  EXPECT_TRUE(opens(ModelFamily::kQwen2, ", \"use_sliding_window\": true").ok());
+  EXPECT_THAT(std::string(opens(ModelFamily::kQwen3,
+                                ", \"use_sliding_window\": true, \"max_window_layers\": 0")
+                              .message()),
+              HasSubstr("sliding_window is 4096"));
+}
+
+TEST(HfModelTest, AbsentKvHeadsAreTheClasssDefault) {
+  const auto kv_heads = [](ModelFamily family, int32_t num_kv_heads, const std::string& field) {
+    ModelShape shape = TinyShape(family);
+    shape.num_q_heads = 32;
+    shape.num_kv_heads = num_kv_heads;
+    std::string config = ConfigJson(shape, ", \"sliding_window\": null");
+    const std::string written = "\"num_key_value_heads\": " + std::to_string(num_kv_heads) + ", ";
+    config.replace(config.find(written), written.size(), field);
+    const auto model = OpenWith(shape, config);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? (*model)->shape().num_kv_heads : 0;
+  };
+  EXPECT_EQ(kv_heads(ModelFamily::kMistral, 8, ""), 8);
+  EXPECT_EQ(kv_heads(ModelFamily::kMistral, 32, "\"num_key_value_heads\": null, "), 32);
+  EXPECT_EQ(kv_heads(ModelFamily::kLlama, 32, ""), 32);
+  EXPECT_EQ(kv_heads(ModelFamily::kQwen3, 32, ""), 32);
 }
 
 TEST(HfModelTest, RefusesMalformedConfigs) {

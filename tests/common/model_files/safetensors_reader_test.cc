@@ -79,6 +79,9 @@ TEST(SafetensorsReaderTest, RefusesHostileHeaders) {
       {"{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}, "
        "\"b\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [4, 8]}}",
        "overlap"},
+      {Entry("F32", "[1]", "[0, 4]"), "cover 4 of 8 bytes"},
+      {Entry("F32", "[1]", "[4, 8]"), "cover 4 of 8 bytes"},
+      {"{}", "cover 0 of 8 bytes"},
       {std::string(5000, '['), "nests deeper"},
       {"{\"a\": \"\xff\"}", "not a JSON object"},
   };

@@ -34,15 +34,21 @@ absl::Status CallGetModel(const std::string& address) {
   return FromGrpcStatus(stub->GetModel(&context, {}, &response));
 }
 
-// grpc.health.v1 without its generated code: the request is empty and field 1 of the reply is 1
-// while SERVING, 2 while not.
-int HealthOf(const std::string& address) {
+// grpc.health.v1 without its generated code: field 1 of the request is a service's name, and field
+// 1 of the reply is 1 while SERVING, 2 while not.
+int HealthOf(const std::string& address, const std::string& service = "") {
   const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   grpc::CompletionQueue queue;
-  grpc::ByteBuffer request(nullptr, 0);
+  std::string bytes;
+  if (!service.empty()) {
+    bytes = {'\x0a', static_cast<char>(service.size())};
+    bytes += service;
+  }
+  const grpc::Slice slice(bytes);
+  grpc::ByteBuffer request(&slice, 1);
   const auto call =
       stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
   call->StartCall();
@@ -76,12 +82,17 @@ TEST(Server, ServesOnAFreePortAndOnAUnixSocket) {
 
 TEST(Server, HealthFollows) {
   RefusingInference service;
-  const auto server =
-      Server::Start({.address = "127.0.0.1:0", .services = {&service}, .serving = false});
+  const auto server = Server::Start({.address = "127.0.0.1:0",
+                                     .services = {&service},
+                                     .names = {v1::Inference::service_full_name()},
+                                     .serving = false});
   ASSERT_TRUE(server.ok());
   EXPECT_EQ(HealthOf((*server)->address()), 2);
+  EXPECT_EQ(HealthOf((*server)->address(), "tandem.v1.Inference"), 2);
   (*server)->SetServing(true);
   EXPECT_EQ(HealthOf((*server)->address()), 1);
+  EXPECT_EQ(HealthOf((*server)->address(), "tandem.v1.Inference"), 1);
+  EXPECT_EQ(HealthOf((*server)->address(), "nobody"), -1);
   (*server)->SetServing(false);
   EXPECT_EQ(HealthOf((*server)->address()), 2);
 }
@@ -111,6 +122,10 @@ TEST(Server, BadAddressesSayWhatIsAllowed) {
   EXPECT_TRUE(CheckAddress("unix:" + longest).ok());
   EXPECT_THAT(std::string(CheckAddress("unix:" + longest + "p").message()), HasSubstr("108"));
   EXPECT_TRUE(CheckAddress("[::1]:80").ok());
+  EXPECT_TRUE(CheckAddress("unix:/tmp/a b:c").ok());
+  for (const char* bad : {"unix:/tmp/a,b", "unix:/tmp/a%41", "unix:/tmp/a?b", "unix:/tmp/a#b"}) {
+    EXPECT_THAT(std::string(CheckAddress(bad).message()), HasSubstr("allowed")) << bad;
+  }
   EXPECT_EQ(Server::Start({.address = "nonsense"}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }

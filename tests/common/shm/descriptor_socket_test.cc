@@ -4,7 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "common/shm/region.h"
 
@@ -50,6 +53,65 @@ TEST(DescriptorSocket, RefusesAMessageWithoutADescriptor) {
   EXPECT_EQ(ReceiveDescriptor(b.get(), kTimeoutUs).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReceiveDescriptor(b.get(), 1'000).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+int OpenDescriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+// Sends `count` descriptors beside one nonce.
+void SendSeveral(int socket_fd, int descriptor, size_t count) {
+  uint64_t nonce = 1;
+  iovec vector{&nonce, sizeof(nonce)};
+  std::vector<int> descriptors(count, descriptor);
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = CMSG_SPACE(count * sizeof(int));
+  cmsghdr* message = CMSG_FIRSTHDR(&header);
+  message->cmsg_level = SOL_SOCKET;
+  message->cmsg_type = SCM_RIGHTS;
+  message->cmsg_len = CMSG_LEN(count * sizeof(int));
+  std::memcpy(CMSG_DATA(message), descriptors.data(), count * sizeof(int));
+  ASSERT_EQ(sendmsg(socket_fd, &header, 0), static_cast<ssize_t>(sizeof(nonce)));
+}
+
+TEST(DescriptorSocket, DescriptorsThatNobodyAskedForAreClosed) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  const OwnedFd a(pair[0]);
+  const OwnedFd b(pair[1]);
+  const int before = OpenDescriptors();
+  for (const size_t count : {2, 3, 8}) {
+    SendSeveral(a.get(), a.get(), count);
+    EXPECT_EQ(ReceiveDescriptor(b.get(), kTimeoutUs).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(OpenDescriptors(), before) << count;
+  }
+}
+
+TEST(DescriptorSocket, AListenerThatHangsHoldsNobodyUp) {
+  const std::string path = TemporaryPath("hang");
+  const OwnedFd listener = ListenUnix(path).value();
+  std::vector<OwnedFd> waiting;
+  absl::Status last;
+  for (int i = 0; i < 1000 && last.ok(); ++i) {  // far more than its queue takes
+    absl::StatusOr<OwnedFd> connection = ConnectUnix(path);
+    last = connection.status();
+    if (connection.ok()) {
+      waiting.push_back(*std::move(connection));
+    }
+  }
+  EXPECT_EQ(last.code(), absl::StatusCode::kResourceExhausted);
+  // It lives all the same: its place is not taken.
+  EXPECT_EQ(ListenUnix(path).status().code(), absl::StatusCode::kAlreadyExists);
+  unlink(path.c_str());
 }
 
 TEST(DescriptorSocket, ReplacesAStaleSocketButNotALivingOne) {

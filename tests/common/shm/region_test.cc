@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 namespace tandem::shm {
@@ -39,6 +41,11 @@ TEST(Region, RefusesWrongSizeAndUnsealedDescriptors) {
 TEST(MappedFile, RefusesWhatIsNoRegularFile) {
   EXPECT_EQ(MappedFile::Open("/nonexistent").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(MappedFile::Open("/dev").status().code(), absl::StatusCode::kInvalidArgument);
+  // A pipe that nobody writes to: it must not be waited for.
+  const std::string pipe = testing::TempDir() + "tandem_pipe_" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(MappedFile::Open(pipe).status().code(), absl::StatusCode::kInvalidArgument);
+  unlink(pipe.c_str());
 }
 
 }  // namespace

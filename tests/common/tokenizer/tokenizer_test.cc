@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "tests/common/tokenizer/text_data.h"
 
 namespace tandem::tokenizer {
@@ -30,6 +31,44 @@ Ids EncodeWith(const Tokenizer& tokenizer, std::string_view text, const EncodeOp
   const auto ids = tokenizer.Encode(text, options);
   EXPECT_TRUE(ids.ok()) << ids.status();
   return ids.ok() ? *ids : Ids();
+}
+
+// A charsmap (trie and replacements) of single bytes.
+std::string CharsMapOf(const std::vector<std::pair<uint8_t, std::string>>& mapped) {
+  constexpr uint32_t kRoot = 256;
+  constexpr uint32_t kLeaves = 512;
+  std::vector<uint32_t> units(kLeaves + mapped.size());
+  units[0] = kRoot << 10;
+  std::string replacements;
+  for (size_t i = 0; i < mapped.size(); ++i) {
+    const uint32_t place = kRoot ^ mapped[i].first;
+    const auto leaf = static_cast<uint32_t>(kLeaves + i);
+    units[place] = (place ^ leaf) << 10 | 1u << 8 | mapped[i].first;
+    units[leaf] = static_cast<uint32_t>(replacements.size());
+    replacements += mapped[i].second;
+    replacements.push_back('\0');
+  }
+  const auto bytes = static_cast<uint32_t>(units.size() * sizeof(uint32_t));
+  std::string blob(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+  blob.append(reinterpret_cast<const char*>(units.data()), bytes);
+  return blob + replacements;
+}
+
+TEST(Tokenizer, PrecompiledNormalizersMapWholeShortGraphemes) {
+  TestJson file = SmallFile();
+  file["normalizer"] = {{"type", "Precompiled"},
+                        {"precompiled_charsmap",
+                         absl::Base64Escape(CharsMapOf({{'A', "a"}, {'\r', " "}, {'Z', ""}}))}};
+  const auto tokenizer = MakeTokenizer(SpecOf(file));
+  ASSERT_NE(tokenizer, nullptr);
+  const auto normalized = [&](std::string_view text) {
+    std::string out;
+    for (const int32_t id : EncodeWith(*tokenizer, text, {})) out += tokenizer->TokenBytes(id);
+    return out;
+  };
+  EXPECT_EQ(normalized("bA\r\nZb"), "ba b");
+  EXPECT_EQ(normalized("A\u0301B\u0301"), "aB\u0301");  // the accent goes with its letter
+  EXPECT_EQ(normalized("A\u0301\u0301\u0301"), "a\u0301\u0301\u0301") << "a long grapheme";
 }
 
 TEST(Tokenizer, RefusesInvalidUtf8AndNamesTheByte) {
@@ -211,6 +250,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, BrokenTokenizerJson,
     testing::Values(BadFile{"/model", "7", "tokenizer.json"},
                     BadFile{"/model/type", "\"WordPiece\"", "WordPiece"},
+                    BadFile{"/normalizer",
+                            R"({"type": "Precompiled", "precompiled_charsmap": "no base64!"})",
+                            "precompiled_charsmap"},
                     BadFile{"/model/vocab", "{\"a\": -1}", "bad id"},
                     BadFile{"/model/vocab", "{\"a\": 99999999}", "bad id"},
                     BadFile{"/model/merges", "[[\"zz\", \"qq\"]]", "merges[0]"},

@@ -61,7 +61,8 @@ TEST(Regex, SpacesAreUnicodes) {
 TEST(Regex, EndlessBacktrackingIsAnError) {
   const auto regex = Regex::Compile("(a|aa)+[bc]");
   ASSERT_TRUE(regex.ok());
-  const std::string text = std::string(200, 'a') + "!";
+  std::string text(200, 'a');
+  text += '!';
   Regex::Matches matches(**regex, text);
   const auto match = matches.Next();
   ASSERT_FALSE(match.ok());

@@ -154,6 +154,10 @@ std::optional<std::string> HttpClient::ReadEvent() {
   }
   std::string event = events_.substr(0, end);
   events_.erase(0, end + 2);
+  if (event.starts_with(':')) {  // a comment
+    ++comments_;
+    return ReadEvent();
+  }
   event_name_.clear();
   if (event.starts_with("event: ")) {
     event_name_ = event.substr(7, event.find('\n') - 7);

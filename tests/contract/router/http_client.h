@@ -38,6 +38,8 @@ class HttpClient {
   std::optional<std::string> ReadEvent();
   // The name of the event that was read last; empty for most.
   const std::string& event_name() const { return event_name_; }
+  // Comments that stood between the events.
+  int comments() const { return comments_; }
   // The stream came to its proper end.
   bool ended_properly() const { return ended_properly_; }
   // True when the server closes within the time, which is generous.
@@ -54,6 +56,7 @@ class HttpClient {
   std::string events_;
   std::string event_name_;
   bool ended_properly_ = false;
+  int comments_ = 0;
 };
 
 }  // namespace tandem::router

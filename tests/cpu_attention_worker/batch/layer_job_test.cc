@@ -28,7 +28,12 @@ uint16_t ToHalf(float value) {
   return 0;
 }
 
-class LayerJobTest : public testing::TestWithParam<DType> {
+struct Types {
+  DType compute;
+  DType kv;
+};
+
+class LayerJobTest : public testing::TestWithParam<Types> {
  protected:
   LayerJobTest() {
     geometry_ = {};
@@ -36,43 +41,45 @@ class LayerJobTest : public testing::TestWithParam<DType> {
     geometry_.num_q_heads = 6;
     geometry_.num_kv_heads = 3;
     geometry_.head_dim = 32;
-    geometry_.compute_dtype = static_cast<uint32_t>(GetParam());
-    geometry_.kv_dtype = static_cast<uint32_t>(DType::kFloat32);
+    geometry_.compute_dtype = static_cast<uint32_t>(GetParam().compute);
+    geometry_.kv_dtype = static_cast<uint32_t>(GetParam().kv);
     geometry_.block_tokens = 128;
     geometry_.num_blocks = 64;
   }
 
   void Append(std::vector<std::byte>* bytes, float value) const {
     const size_t at = bytes->size();
-    if (GetParam() == DType::kFloat32) {
+    if (GetParam().compute == DType::kFloat32) {
       bytes->resize(at + 4);
       std::memcpy(bytes->data() + at, &value, 4);
       return;
     }
     const uint16_t word =
-        GetParam() == DType::kBFloat16 ? base::FloatToBFloat16(value) : ToHalf(value);
+        GetParam().compute == DType::kBFloat16 ? base::FloatToBFloat16(value) : ToHalf(value);
     bytes->resize(at + 2);
     std::memcpy(bytes->data() + at, &word, 2);
   }
 
   float Output(size_t index) const {
-    const std::byte* at = o_.data() + index * static_cast<size_t>(DTypeBytes(GetParam()));
-    if (GetParam() == DType::kFloat32) {
+    const std::byte* at = o_.data() + index * static_cast<size_t>(DTypeBytes(GetParam().compute));
+    if (GetParam().compute == DType::kFloat32) {
       float value = 0;
       std::memcpy(&value, at, 4);
       return value;
     }
     uint16_t word = 0;
     std::memcpy(&word, at, 2);
-    return GetParam() == DType::kBFloat16 ? base::BFloat16ToFloat(word) : base::HalfToFloat(word);
+    return GetParam().compute == DType::kBFloat16 ? base::BFloat16ToFloat(word)
+                                                  : base::HalfToFloat(word);
   }
 
   // O of a row against attention in float64; k, v [tokens, 3, 32].
   void CheckRow(size_t row, const float* q, const std::vector<float>& k,
                 const std::vector<float>& v) const {
-    const double tolerance = GetParam() == DType::kFloat32   ? 1e-5
-                             : GetParam() == DType::kFloat16 ? 1e-3
-                                                             : 5e-3;
+    const double tolerance = GetParam().kv != DType::kFloat32        ? 1.5e-2
+                             : GetParam().compute == DType::kFloat32 ? 1e-5
+                             : GetParam().compute == DType::kFloat16 ? 1e-3
+                                                                     : 5e-3;
     for (size_t head = 0; head < 6; ++head) {
       std::vector<double> want(32, 0.0);
       double total = 0;
@@ -90,6 +97,14 @@ class LayerJobTest : public testing::TestWithParam<DType> {
             << "row " << row << " head " << head << " dimension " << d;
       }
     }
+  }
+
+  // The portable kernel over float32, this CPU's best over the others.
+  attention::AttendSegmentFn Kernel() const {
+    const attention::Isa isa = GetParam().kv == DType::kFloat32
+                                   ? attention::Isa::kScalar
+                                   : attention::SupportedIsas().front();
+    return attention::GetAttendSegment(isa, exchange::PoolGeometryOf(geometry_)).value();
   }
 
   exchange::Geometry geometry_;
@@ -135,11 +150,9 @@ TEST_P(LayerJobTest, StoresAttendsMergesAndConverts) {
   }
   o_.resize(q_bytes.size());
 
-  LayerJob job(geometry_,
-               attention::GetAttendSegment(attention::Isa::kScalar, pool_geometry).value(),
-               kThreads);
+  LayerJob job(geometry_, Kernel(), kThreads);
   job.Prepare(step, {q_bytes.data(), k_bytes.data(), v_bytes.data(), o_.data(), pool.data()});
-  EXPECT_EQ(job.layer_read_bytes(), (1u + 128 + 129 + 3000 + 40) * 2 * 96 * 4);
+  EXPECT_EQ(job.layer_read_bytes(), (1u + 128 + 129 + 3000 + 40) * pool_geometry.token_bytes());
   for (int repeat = 0; repeat < 2; ++repeat) {  // storing again changes nothing
     job.BeginLayer(1);
     std::vector<std::thread> threads;
@@ -165,8 +178,7 @@ TEST_P(LayerJobTest, LeavesBetweenTasksWhenToldTo) {
   }
   const std::vector<std::byte> rows(8 * 192 * 4);
   o_.assign(8 * 192 * 4, std::byte{0x55});
-  LayerJob job(geometry_,
-               attention::GetAttendSegment(attention::Isa::kScalar, pool_geometry).value(), 1);
+  LayerJob job(geometry_, Kernel(), 1);
   job.Prepare(step, {rows.data(), rows.data(), rows.data(), o_.data(), pool.data()});
   job.BeginLayer(0);
   int asked = 0;
@@ -176,9 +188,55 @@ TEST_P(LayerJobTest, LeavesBetweenTasksWhenToldTo) {
   EXPECT_EQ(o_.back(), std::byte{0x55});
 }
 
-INSTANTIATE_TEST_SUITE_P(ComputeTypes, LayerJobTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
-                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+TEST_P(LayerJobTest, AnEmptyBatchIsDoneAtOnce) {
+  exchange::StepSlot step;
+  LayerJob job(geometry_, Kernel(), 2);
+  job.Prepare(step, {});
+  EXPECT_EQ(job.layer_read_bytes(), 0u);
+  job.BeginLayer(1);
+  job.Work(0, [] { return false; });
+  job.Work(1, [] { return false; });
+}
+
+TEST_P(LayerJobTest, ListsWhatItsMembersWillRead) {
+  exchange::StepSlot step;
+  step.rows.push_back({2048, 16, 0});
+  step.rows.push_back({40, 1, 16});
+  for (int32_t block = 0; block < 17; ++block) step.tables.push_back(block);
+  LayerJob job(geometry_, Kernel(), kThreads);
+  const std::vector<std::byte> memory(1);
+  job.Prepare(step, {memory.data(), memory.data(), memory.data(), o_.data(),
+                     const_cast<std::byte*>(memory.data())});
+  PrefetchList whole(1 << 30);
+  job.ListReads(1, 0, kThreads, &whole);
+  EXPECT_LE(whole.bytes(), job.layer_read_bytes());
+  EXPECT_GT(whole.bytes(), job.layer_read_bytes() * 49 / 50);  // all but the last block's scales
+  size_t parts = 0;
+  for (int member = 0; member < kThreads; ++member) {
+    PrefetchList part(1 << 30);
+    job.ListReads(1, member, member + 1, &part);
+    EXPECT_GT(part.bytes(), 0u);
+    parts += part.bytes();
+  }
+  EXPECT_EQ(parts, whole.bytes());
+  PrefetchList little(1000);
+  job.ListReads(1, 0, kThreads, &little);
+  EXPECT_EQ(little.bytes(), 1000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, LayerJobTest,
+                         testing::Values(Types{DType::kFloat32, DType::kFloat32},
+                                         Types{DType::kBFloat16, DType::kFloat32},
+                                         Types{DType::kFloat16, DType::kFloat32},
+                                         Types{DType::kBFloat16, DType::kBFloat16},
+                                         Types{DType::kFloat16, DType::kBFloat16},
+                                         Types{DType::kBFloat16, DType::kInt8},
+                                         Types{DType::kFloat16, DType::kInt8},
+                                         Types{DType::kFloat16, DType::kFloat8E4M3}),
+                         [](const auto& info) {
+                           return std::string(DTypeName(info.param.compute)) + "_over_" +
+                                  DTypeName(info.param.kv);
+                         });
 
 }  // namespace
 }  // namespace tandem::cpu_attention_worker

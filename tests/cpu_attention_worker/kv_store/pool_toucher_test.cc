@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/shm/region.h"
+#include "common/shm/residency.h"
 
 namespace tandem::cpu_attention_worker {
 namespace {
@@ -33,6 +34,10 @@ class Touched {
     changed_.wait_for(lock, std::chrono::seconds(60),
                       [&] { return !counts_.empty() && counts_.back() >= count; });
     return counts_;
+  }
+  std::vector<std::string> warnings() {
+    const std::lock_guard lock(mutex_);
+    return warnings_;
   }
 
  private:
@@ -65,6 +70,51 @@ TEST(PoolToucher, TouchesExtentByExtentAndChangesNothing) {
   EXPECT_EQ(region.data()[12345], std::byte{42});
   const std::string kind = PageKind(region.data(), region.size());
   EXPECT_TRUE(kind == "4KiB" || kind.ends_with("2MiB")) << kind;
+}
+
+// Forbids what a container's profile forbids, and says that every second huge page lies elsewhere.
+class StubbornTopology : public topology::Topology {
+ public:
+  explicit StubbornTopology(const std::byte* pool) : pool_(pool) {}
+  const topology::Snapshot& snapshot() const override { return snapshot_; }
+  absl::Status BindMemory(void*, size_t, int) const override {
+    return absl::PermissionDeniedError("no mbind here");
+  }
+  std::optional<bool> PageIsOnNode(const void* data, int) const override {
+    return (static_cast<const std::byte*>(data) - pool_) / kHugePage % 2 == 0;
+  }
+
+ private:
+  const std::byte* const pool_;
+  const topology::Snapshot snapshot_;
+};
+
+TEST(PoolToucher, SaysWhereThePagesWent) {
+  const shm::Region region = shm::Region::Create("tandem-test", 5 * kHugePage).value();
+  const StubbornTopology topology(region.data());
+  Touched touched;
+  PoolToucher toucher({region.data(), region.size(), 2 * kHugePage, &topology, 0, {}},
+                      touched.Callbacks());
+  toucher.Start();
+  touched.WaitFor(3);
+  EXPECT_FALSE(toucher.memory_bound());
+  EXPECT_EQ(toucher.misplaced_bytes(), 2 * kHugePage);
+  EXPECT_THAT(touched.warnings(), testing::Contains(testing::HasSubstr("no mbind here")).Times(1));
+}
+
+TEST(PoolToucher, PagesAreHugeWhereTheKernelCanMakeThem) {
+  const shm::Region region = shm::Region::Create("tandem-test", 6 * kHugePage).value();
+  ASSERT_TRUE(shm::PopulateSparsely(region.data(), kHugePage).ok());
+  if (!shm::CollapseToHugePages(region.data(), kHugePage).ok()) {
+    GTEST_SKIP() << "this kernel does not collapse shared memory";
+  }
+  Touched touched;
+  PoolToucher toucher({region.data(), region.size(), 2 * kHugePage, nullptr, 0, {}},
+                      touched.Callbacks());
+  toucher.Start();
+  touched.WaitFor(3);
+  EXPECT_EQ(PageKind(region.data(), region.size()), "2MiB");
+  EXPECT_THAT(touched.warnings(), testing::IsEmpty());
 }
 
 TEST(PoolToucher, StopsEarly) {

@@ -2,74 +2,23 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <condition_variable>
+#include <chrono>
+#include <fstream>
 #include <memory>
-#include <mutex>
+#include <string>
+#include <thread>
 
 #include "common/exchange/device_side.h"
+#include "common/shm/descriptor_socket.h"
+#include "common/shm/region.h"
+#include "gpu_worker/service/attach_stream.h"
 #include "gpu_worker/service/cpu_attention_link.h"
+#include "tests/cpu_attention_worker/server/link_events.h"
 #include "tests/cpu_attention_worker/server/reference_sequences.h"
 #include "tests/cpu_attention_worker/server/worker_process.h"
 
 namespace tandem::cpu_attention_worker {
 namespace {
-
-exchange::Geometry MakeGeometry(DType compute, DType kv) {
-  exchange::Geometry geometry{};
-  geometry.num_layers = 3;
-  geometry.num_q_heads = 6;
-  geometry.num_kv_heads = 2;
-  geometry.head_dim = 64;
-  geometry.compute_dtype = static_cast<uint32_t>(compute);
-  geometry.kv_dtype = static_cast<uint32_t>(kv);
-  geometry.block_tokens = kv::kCpuBlockTokens;
-  geometry.max_rows = 16;
-  geometry.num_blocks = 64;
-  geometry.max_table_entries = 128;
-  geometry.extent_bytes = exchange::kHugePage;
-  geometry.device_wakes = 1;
-  return geometry;
-}
-
-// What the link reported, to wait for.
-class LinkEvents {
- public:
-  gpu_worker::CpuAttentionLink::Callbacks Callbacks() {
-    return {[this] { Add(&ups_); }, [this] { Add(&downs_); },
-            [this](int32_t blocks) {
-              const std::lock_guard lock(mutex_);
-              blocks_ = blocks;
-              changed_.notify_all();
-            }};
-  }
-  bool WaitUps(int count) {
-    return Wait([this, count] { return ups_ >= count; });
-  }
-  bool WaitDowns(int count) {
-    return Wait([this, count] { return downs_ >= count; });
-  }
-  bool WaitBlocks(int32_t count) {
-    return Wait([this, count] { return blocks_ >= count; });
-  }
-
- private:
-  void Add(int* counter) {
-    const std::lock_guard lock(mutex_);
-    ++*counter;
-    changed_.notify_all();
-  }
-  template <typename Predicate>
-  bool Wait(Predicate predicate) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(60), predicate);
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int ups_ = 0;
-  int downs_ = 0;
-  int32_t blocks_ = 0;
-};
 
 class ComponentTest : public testing::Test {
  protected:
@@ -86,6 +35,25 @@ class ComponentTest : public testing::Test {
     StartProcess();
     ASSERT_TRUE(events_->WaitUps(1));
     ASSERT_TRUE(events_->WaitBlocks(64));
+  }
+  // Until the worker's main thread has taken the first SIGTERM: it neither waits to be taken nor is
+  // blocked then.
+  bool WaitStopping() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < end) {
+      std::ifstream status("/proc/" + std::to_string(process_->pid()) + "/status");
+      uint64_t waiting = 0;
+      for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("SigBlk:") || line.starts_with("ShdPnd:")) {
+          waiting |= std::stoull(line.substr(7), nullptr, 16);
+        }
+      }
+      if ((waiting & (uint64_t{1} << (SIGTERM - 1))) == 0) {
+        return true;
+      }
+      std::this_thread::yield();
+    }
+    return false;
   }
   void StartProcess() { process_ = std::make_unique<WorkerProcess>(socket_, flags_); }
 
@@ -117,6 +85,51 @@ TEST_F(ComponentTest, Bfloat16OnEachInstructionSet) {
     link_.reset();
     process_.reset();
   }
+}
+
+TEST_F(ComponentTest, ReducedPrecisionPools) {
+  // Rounding of K and V, seen in an average of V.
+  const struct {
+    DType kv;
+    double limit;
+  } kinds[] = {{DType::kInt8, 0.03}, {DType::kFloat8E4M3, 0.1}};
+  for (const auto& kind : kinds) {
+    for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
+      Start(compute, kind.kv);
+      ReferenceSequences sequences(device_.get(), {0, 17, 127, 1500});
+      for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
+        ASSERT_EQ(sequences.RunStep(epoch, true), absl::OkStatus());
+        EXPECT_LT(sequences.error(), kind.limit) << DTypeName(kind.kv) << DTypeName(compute);
+        EXPECT_GT(sequences.error(), 1e-4) << "was it rounded at all?";
+      }
+      link_.reset();
+      process_.reset();
+    }
+  }
+}
+
+TEST_F(ComponentTest, APoolOfAnotherTypeThanAllowedIsRefused) {
+  Start(DType::kFloat32, DType::kBFloat16, {"--cpu-kv-dtype", "bfloat16"});
+  link_.reset();
+  device_ = exchange::DeviceSide::Create(MakeGeometry(DType::kFloat32, DType::kInt8)).value();
+  const auto socket = shm::ConnectUnix(socket_ + ".fd");
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  v1::AttachRequest request;
+  request.set_nonce(7);
+  request.set_region_bytes(device_->header().region_bytes);
+  request.set_layout_version(device_->header().layout_version);
+  ASSERT_TRUE(shm::SendDescriptor(socket->get(), device_->region().fd(), 7, 30'000'000).ok());
+  absl::Status refused;
+  // The link's attachment may take a moment to go.
+  do {
+    gpu_worker::AttachStream stream(socket_, request);
+    while (!stream.ended()) {
+      ASSERT_FALSE(stream.Poll(1'000'000).has_value()) << "attached";
+    }
+    refused = stream.status();
+  } while (refused.code() == absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_NE(refused.message().find("int8"), absl::string_view::npos) << refused;
 }
 
 TEST_F(ComponentTest, KvSurvivesADeathInMidStepAndTheNextProcessGoesOn) {
@@ -167,6 +180,22 @@ TEST_F(ComponentTest, SigtermFinishesAndExitsZero) {
   ASSERT_TRUE(events_->WaitDowns(1));
 }
 
+TEST_F(ComponentTest, ASecondSignalEndsItAtOnce) {
+  for (const int second : {SIGTERM, SIGINT}) {
+    Start(DType::kFloat32, DType::kFloat32);
+    const std::vector<int32_t> table = {0};
+    const std::vector<exchange::SlotRow> rows = {{1, table}};
+    // A step that is never fed: the first signal waits for it.
+    ASSERT_TRUE(device_->BeginStep(1, rows, {}, 1.0f, 30'000'000).ok());
+    process_->Signal(SIGTERM);
+    ASSERT_TRUE(WaitStopping());
+    process_->Signal(second);
+    EXPECT_EQ(process_->Wait(), 128 + second);
+    ASSERT_TRUE(events_->WaitDowns(1));
+    link_.reset();
+  }
+}
+
 TEST_F(ComponentTest, TheWorkerOutlivesItsPeer) {
   Start(DType::kFloat32, DType::kFloat32);
   link_.reset();
@@ -183,6 +212,7 @@ TEST_F(ComponentTest, TheWorkerOutlivesItsPeer) {
 
 TEST(WorkerProgram, RefusesBadFlags) {
   EXPECT_EQ(WorkerProcess(SocketPath("flags"), {"--isa", "mmx"}).Wait(), 2);
+  EXPECT_EQ(WorkerProcess(SocketPath("flags"), {"--cpu-kv-dtype", "float16"}).Wait(), 2);
   EXPECT_EQ(WorkerProcess(SocketPath("flags"), {"--numa-node", "x"}).Wait(), 2);
   EXPECT_EQ(WorkerProcess(SocketPath("flags"), {"--numa-node", "63"}).Wait(), 2);
   EXPECT_EQ(WorkerProcess(SocketPath("flags"), {"--cpu-attention-threads", "0"}).Wait(), 2);

@@ -114,8 +114,35 @@ TEST_F(PredictorTest, CopiesAndStagingArePriced) {
   load.copied_gpu_tokens = 10;
   EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * (130 + 20), 1e-6);
   load.copied_gpu_tokens = 0;
-  load.sub_batch[0].staged_tokens = 5;
+  load.sub_batch[0].staged_in_tokens = 5;
   EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * (130 + 10), 1e-6);
+}
+
+TEST_F(PredictorTest, WhatMovesOutHidesBehindDenseStages) {
+  StepLoad load;
+  load.sub_batch[0] = Load(4, 0, false);
+  load.sub_batch[0].staged_out_tokens = 45;  // 90 a layer, behind 100 of dense stages
+  const double hidden = Predictor(model_).Predict(load, corrections_).total_us;
+  EXPECT_NEAR(hidden, 40 * 130, 90);
+  load.sub_batch[0].staged_out_tokens = 100;  // 200: the mover is the limit
+  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * 230, 130);
+  model_->shared = 0;
+  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * 330, 1e-6);
+}
+
+// NEO's inequalities are where its order stops hiding the CPU.
+TEST_F(PredictorTest, PublishedOrderHidesEachCpuPartBehindTheOtherSubBatch) {
+  StepLoad load;
+  load.mode = StepMode::kAsymmetric;
+  load.sub_batch[0] = Load(4, 12, true);  // CPU 121 against linear(B) + prefill + decode = 180
+  load.sub_batch[1] = Load(0, 9, false);  // CPU 91 against linear(A) = 100
+  load.order = StageOrder::kPublished;
+  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us / (40 * 280), 1.0, 0.03);
+  load.sub_batch[1] = Load(0, 29, false);  // 291 against 100: then the CPU is never idle
+  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us / (40 * 414), 1.0, 0.03);
+  const double published = Predictor(model_).Predict(load, corrections_).total_us;
+  load.order = StageOrder::kOverlapped;
+  EXPECT_LT(Predictor(model_).Predict(load, corrections_).total_us, published);
 }
 
 TEST_F(PredictorTest, OneLayerAndNothingAreFine) {

@@ -6,16 +6,13 @@
 #include <random>
 #include <string>
 
+#include "tests/common/base/sanitized.h"
 #include "tests/gpu_worker/engine/core_driver.h"
 
 namespace tandem::gpu_worker {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kEpisodes = 1'000;  // one thread, ten times slower
-#else
-constexpr uint64_t kEpisodes = 10'000;
-#endif
+constexpr uint64_t kEpisodes = kSanitized ? 1'000 : 10'000;
 constexpr int kMostSteps = 20'000;
 
 // What all episodes did together: shows that they reach what they are for.
@@ -74,8 +71,9 @@ class Episode {
     EngineOptions options;
     constexpr OffloadPolicy kPolicies[] = {OffloadPolicy::kAuto,       OffloadPolicy::kAuto,
                                            OffloadPolicy::kOff,        OffloadPolicy::kUnified,
-                                           OffloadPolicy::kAsymmetric, OffloadPolicy::kAllCpu};
-    policy_ = kPolicies[Between(0, 5)];
+                                           OffloadPolicy::kAsymmetric, OffloadPolicy::kAllCpu,
+                                           OffloadPolicy::kNeo};
+    policy_ = kPolicies[Between(0, 6)];
     options.offload = policy_;
     options.max_num_seqs = Between(1, 8);
     options.max_num_batched_tokens = Between(1, 40);

@@ -47,7 +47,7 @@ class MemoryModel : public model_files::ModelFiles {
 
   const ModelShape& shape() const override { return shape_; }
   const tokenizer::TokenizerSpec& tokenizer() const override { return tokenizer_; }
-  const model_files::GenerationDefaults& generation_defaults() const override { return defaults_; }
+  const GenerationDefaults& generation_defaults() const override { return defaults_; }
   const std::string& name() const override { return name_; }
   std::optional<WeightView> Find(WeightRole role, int32_t layer) const override {
     const bool once = role == WeightRole::kTokenEmbedding || role == WeightRole::kOutputNorm ||
@@ -95,7 +95,7 @@ class MemoryModel : public model_files::ModelFiles {
   std::mt19937 random_{11};
   std::map<std::pair<WeightRole, int32_t>, Matrix> matrices_;
   tokenizer::TokenizerSpec tokenizer_;
-  model_files::GenerationDefaults defaults_;
+  GenerationDefaults defaults_;
   std::string name_ = "memory";
 };
 
@@ -144,7 +144,7 @@ class DecoderTest : public testing::Test {
     auto decoder = Decoder::Load(context_.get(), model, {32, 64});
     ASSERT_TRUE(decoder.ok()) << decoder.status();
     decoder_ = *std::move(decoder);
-    decoder_->PreparePositions(64);
+    ASSERT_TRUE(decoder_->PreparePositions(64).ok());
   }
   void Sync() { ASSERT_TRUE(stream_->Synchronize(30'000'000).ok()); }
 

@@ -62,9 +62,9 @@ TEST(RopeTableTest, FillsOnDemandUpToItsEnd) {
   auto device = device::CreateHostDevice({});
   auto table = RopeTable::Create(*device, RopeShape(), 16, 100);
   ASSERT_TRUE(table.ok());
-  table->Prepare(10);
-  table->Prepare(5);
-  table->Prepare(1000);
+  ASSERT_TRUE(table->Prepare(10).ok());
+  ASSERT_TRUE(table->Prepare(5).ok());
+  ASSERT_TRUE(table->Prepare(1000).ok());
   for (const int position : {0, 9, 10, 99}) {
     for (int i = 0; i < 8; ++i) {
       const double angle = position * std::pow(10000.0, -i / 8.0);

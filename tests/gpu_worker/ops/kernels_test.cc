@@ -73,6 +73,29 @@ TEST(KernelsTest, SiluIsAccurateOverItsRange) {
   }
 }
 
+// Within what rounding to bfloat16 costs (2^-8), whatever is left over of a register.
+TEST(KernelsTest, SiluInBFloat16IsAccurate) {
+  for (const size_t count : {1, 15, 16, 1536, 1543}) {
+    std::vector<uint16_t> gate;
+    std::vector<uint16_t> up;
+    for (size_t i = 0; i < count; ++i) {
+      gate.push_back(base::FloatToBFloat16(100.0f * std::sin(static_cast<float>(i))));
+      up.push_back(base::FloatToBFloat16(1.0f + static_cast<float>(i % 7)));
+    }
+    for (const Kernels* kernels : Runnable()) {
+      std::vector<uint16_t> out(count + 1, 0x4242);
+      kernels->silu_mul_bf16(gate.data(), up.data(), static_cast<int64_t>(count), out.data());
+      for (size_t i = 0; i < count; ++i) {
+        const double x = base::BFloat16ToFloat(gate[i]);
+        const double expected = x / (1 + std::exp(-x)) * base::BFloat16ToFloat(up[i]);
+        ASSERT_NEAR(base::BFloat16ToFloat(out[i]), expected, 0.004 * std::abs(expected) + 1e-33)
+            << kernels->name << " " << x;
+      }
+      EXPECT_EQ(out[count], 0x4242) << kernels->name;
+    }
+  }
+}
+
 TEST(KernelsTest, AttendTileMasksAndCarriesItsState) {
   constexpr int32_t kDim = 48;
   constexpr int32_t kQueries = 16;

@@ -1,7 +1,9 @@
 #include "gpu_worker/ops/linear.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "common/attention_kernels/paged_decode.h"
 #include "tests/gpu_worker/ops/ops_fixture.h"
 
 namespace tandem::gpu_worker::ops {
@@ -40,14 +42,31 @@ double Dot(const std::vector<float>& in, int64_t row, const std::vector<float>& 
   return sum;
 }
 
-// Sizes that fill oneDNN's blocks and sizes that leave padding.
+// Which product of the host's a size of the next test is for: on a CPU with AMX [192, 64],
+// [160, 224] and [77, 96] in bfloat16 are our own's, odd n, bias and adding included; the others,
+// and all in float32, are oneDNN's.
+TEST(PackedFormatTest, AmxTakesWholeSteps) {
+  const std::vector<attention::Isa> isas = attention::SupportedIsas();
+  const bool amx = std::find(isas.begin(), isas.end(), attention::Isa::kAmxBf16) != isas.end();
+  for (const Sizes sizes : {Sizes{192, 64}, Sizes{77, 96}, Sizes{577, 33}, Sizes{16, 16}}) {
+    EXPECT_FALSE(host::ChoosePackedFormat(DType::kFloat32, sizes.n, sizes.k).amx) << sizes.k;
+    if (HostRunsBFloat16()) {
+      EXPECT_EQ(host::ChoosePackedFormat(DType::kBFloat16, sizes.n, sizes.k).amx,
+                amx && sizes.k % 32 == 0)
+          << sizes.k;
+    }
+  }
+}
+
+// Sizes that fill the blocks of oneDNN and of the AMX unit, and sizes that leave padding.
 TEST_P(LinearTest, MatchesTheReferenceForAllRowCounts) {
-  for (const Sizes sizes : {Sizes{192, 64}, Sizes{160, 224}, Sizes{577, 33}, Sizes{16, 16}}) {
+  for (const Sizes sizes :
+       {Sizes{192, 64}, Sizes{160, 224}, Sizes{577, 33}, Sizes{16, 16}, Sizes{77, 96}}) {
     const auto weights = f().RandomExact(static_cast<size_t>(sizes.n * sizes.k), 0.2f);
     const auto bias = f().Random(static_cast<size_t>(sizes.n));
     const auto packed = Pack(weights, sizes);
     const auto with_bias = Pack(weights, sizes, bias);
-    for (const int64_t rows : {1, 2, 7, 16, 17, 33, 130}) {
+    for (const int64_t rows : {1, 2, 7, 16, 17, 33, 130, 290}) {
       const auto spare = static_cast<size_t>((LinearRows(rows) - rows) * sizes.k);
       const auto in = f().RandomExact(static_cast<size_t>(rows * sizes.k));
       const auto encoded = f().Encode(in, spare);

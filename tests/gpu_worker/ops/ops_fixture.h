@@ -2,24 +2,38 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "common/base/bfloat16.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/host/host_device.h"
 #include "gpu_worker/ops/op.h"
 #include "gtest/gtest.h"
 
 namespace tandem::gpu_worker::ops {
 
-// A context on the host device, and matrices in its compute dtype. References are computed here in
+// The device that the environment's TANDEM_TEST_DEVICE names: host, or cuda. The latter is for the
+// fake of its driver, whose device memory is the process's.
+inline std::unique_ptr<device::Device> TestDevice() {
+  const char* kind = std::getenv("TANDEM_TEST_DEVICE");
+  if (kind == nullptr || std::strcmp(kind, "cuda") != 0) {
+    return device::CreateHostDevice({});
+  }
+  auto device = device::CreateCudaDevice();
+  EXPECT_TRUE(device.ok()) << device.status();
+  return *std::move(device);
+}
+
+// A context on a device, and matrices in its compute dtype. References are computed here in
 // double.
 class OpsFixture {
  public:
   explicit OpsFixture(DType dtype) : dtype_(dtype) {
-    device_ = device::CreateHostDevice({});
+    device_ = TestDevice();
     stream_ = device_->CreateComputeStream();
     context_ = OpContext::Create(device_.get(), stream_.get(), dtype).value();
   }

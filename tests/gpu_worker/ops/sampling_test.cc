@@ -37,6 +37,15 @@ SamplingParams Greedy() {
   return params;
 }
 
+// Bits of `tokens` in a vocabulary of 64.
+std::vector<uint32_t> Mask(const std::vector<int32_t>& tokens) {
+  std::vector<uint32_t> mask(2);
+  for (const int32_t token : tokens) {
+    mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+  }
+  return mask;
+}
+
 std::vector<float> RandomLogits(size_t count, uint64_t seed, double deviation) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal(0.0, deviation);
@@ -153,12 +162,12 @@ TEST(PhiloxTest, DrawsDependOnSeedAndPositionAlone) {
 }
 
 TEST(FastExpTest, IsCloseToTheLibrary) {
-  for (int i = 0; i <= 87000; ++i) {
+  for (int i = -88000; i <= 87000; ++i) {
     const float x = static_cast<float>(-i) / 1000.0f;
     const double wanted = std::exp(static_cast<double>(x));
-    ASSERT_NEAR(static_cast<double>(ExpOfNonPositive(x)) / wanted, 1.0, 3e-7) << x;
+    ASSERT_NEAR(static_cast<double>(BoundedExp(x)) / wanted, 1.0, 3e-7) << x;
   }
-  EXPECT_EQ(ExpOfNonPositive(0.0f), 1.0f);
+  EXPECT_EQ(BoundedExp(0.0f), 1.0f);
 }
 
 TEST(SampleRowTest, PlainSoftmax) {
@@ -198,6 +207,51 @@ TEST(SampleRowTest, TopKTopPMinP) {
   params = SamplingParams();
   params.top_k = 300;
   ExpectDistribution(logits, params);
+}
+
+// Bias, then penalties, then temperature, then the filters: another order gives another
+// distribution.
+TEST(SampleRowTest, PenaltiesComeBeforeTemperatureAndFilters) {
+  const std::vector<float> logits = RandomLogits(60, 4, 1.5);
+  const std::vector<int32_t> prompt = {3, 4, 5};
+  const std::vector<int32_t> output = {5, 6, 6, 7};
+  SamplingParams params;
+  params.temperature = 0.7f;
+  params.top_k = 25;
+  params.top_p = 0.95f;
+  params.repetition_penalty = 1.4f;
+  params.frequency_penalty = 0.5f;
+  params.presence_penalty = 0.8f;
+  params.logit_bias = {{6, 2.5f}, {9, -3.0f}, {11, 1.0f}};
+  std::vector<float> moved = logits;
+  for (const auto& [token, bias] : params.logit_bias) {
+    moved[static_cast<size_t>(token)] += bias;
+  }
+  for (const size_t token : {3u, 4u, 5u, 6u, 7u}) {
+    moved[token] *= moved[token] > 0 ? 1 / 1.4f : 1.4f;
+  }
+  for (const auto& [token, count] : {std::pair(5u, 1), std::pair(6u, 2), std::pair(7u, 1)}) {
+    moved[token] -= 0.5f * static_cast<float>(count) + 0.8f;
+  }
+  const std::vector<double> exact = ExactDistribution(moved, params);
+  constexpr int kDraws = 20000;
+  std::vector<int> counts(logits.size());
+  for (int i = 0; i < kDraws; ++i) {
+    params.seed = static_cast<uint64_t>(i);
+    ++counts[static_cast<size_t>(Sample(logits, params, output, prompt))];
+  }
+  double chi_square = 0;
+  int cells = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double expected = exact[i] * kDraws;
+    EXPECT_TRUE(expected > 0 || counts[i] == 0) << "token " << i << " was filtered out";
+    if (expected >= 10) {
+      chi_square += (counts[i] - expected) * (counts[i] - expected) / expected;
+      ++cells;
+    }
+  }
+  EXPECT_GT(cells, 5);
+  EXPECT_LT(chi_square, cells + 5 * std::sqrt(2.0 * cells));
 }
 
 TEST(SampleRowTest, TopKKeepsTies) {
@@ -368,6 +422,75 @@ TEST(LogprobsOfTest, OddInputsCrashNothing) {
   EXPECT_EQ(result.top.front().token_id, 2);
   EXPECT_EQ(LogprobsOf(mixed, 77, 0).chosen.logprob, -kInfinity);
   EXPECT_EQ(LogprobsOf({}, 0, 5).top.size(), 0u);
+}
+
+TEST(Sampling, OnlyAllowedTokensAreChosen) {
+  std::vector<float> logits = RandomLogits(64, 3, 4.0);
+  logits[9] = 100.0f;
+  const std::vector<uint32_t> mask = Mask({3, 31, 32, 60});
+  std::set<int32_t> seen;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SamplingParams params;
+    params.temperature = 5.0f;
+    params.seed = seed;
+    params.logit_bias = {{9, 50.0f}};
+    SampleRequest request;
+    request.params = &params;
+    request.allowed_tokens = mask;
+    std::vector<float> scratch = logits;
+    seen.insert(SampleRow(scratch, request).token);
+  }
+  EXPECT_EQ(seen, (std::set<int32_t>{3, 31, 32, 60}));
+}
+
+TEST(Sampling, LogprobsAreOfTheAllowedTokensAndBeforeEverythingElse) {
+  std::vector<float> logits(64);
+  logits[9] = 100.0f;
+  logits[31] = std::log(3.0f);
+  const std::vector<uint32_t> mask = Mask({3, 31});
+  SamplingParams params = Greedy();
+  params.temperature = 5.0f;
+  params.logit_bias = {{3, 90.0f}};
+  SampleRequest request;
+  request.params = &params;
+  request.allowed_tokens = mask;
+  request.num_logprobs = 3;
+  const SampledToken sampled = SampleRow(logits, request);
+  EXPECT_EQ(sampled.token, 3);
+  EXPECT_NEAR(sampled.logprobs->chosen.logprob, std::log(0.25f), 1e-6);
+  EXPECT_EQ(sampled.logprobs->chosen.rank, 2);
+  ASSERT_EQ(sampled.logprobs->top.size(), 3u);
+  EXPECT_EQ(sampled.logprobs->top[0].token_id, 31);
+  EXPECT_NEAR(sampled.logprobs->top[0].logprob, std::log(0.75f), 1e-6);
+  EXPECT_EQ(sampled.logprobs->top[2].logprob, -kInfinity);
+}
+
+TEST(Sampling, ForbiddenTokensYieldWhereNothingElseIsAllowed) {
+  const SamplingParams params = Greedy();
+  const std::vector<uint32_t> mask = Mask({5, 40});
+  std::vector<int32_t> forbidden = {5, 5, 7};
+  SampleRequest request;
+  request.params = &params;
+  request.allowed_tokens = mask;
+  request.forbidden_tokens = forbidden;
+  std::vector<float> logits(64);
+  logits[5] = 2.0f;
+  EXPECT_EQ(SampleRow(logits, request).token, 40);
+  forbidden.push_back(40);
+  request.forbidden_tokens = forbidden;
+  logits.assign(64, 0.0f);
+  logits[40] = 1.0f;
+  EXPECT_EQ(SampleRow(logits, request).token, 40);
+}
+
+TEST(Sampling, AModelThatSaysNothingStillGivesAnAllowedToken) {
+  const SamplingParams params = Greedy();
+  const std::vector<uint32_t> mask = Mask({33, 50});
+  SampleRequest request;
+  request.params = &params;
+  request.allowed_tokens = mask;
+  std::vector<float> logits(64, kNan);
+  EXPECT_EQ(SampleRow(logits, request).token, 33);
 }
 
 }  // namespace

@@ -1,11 +1,17 @@
 #include "tests/gpu_worker/pipeline/golden_cases.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
 
 namespace tandem::gpu_worker {
+
+std::string TestDevice() {
+  const char* device = std::getenv("TANDEM_TEST_DEVICE");
+  return device != nullptr ? device : "host";
+}
 
 std::string GoldenFolder(const std::string& model) {
   return std::string(TANDEM_TEST_DATA) + "/goldens/" + model;

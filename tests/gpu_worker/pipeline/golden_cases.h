@@ -19,6 +19,10 @@ struct GoldenCase {
   std::vector<double> prompt_logprobs;  // of prompt tokens 1.., where the case has them
 };
 
+// The device that this run of the tests is for: host, or cuda with the driver that the loader
+// finds.
+std::string TestDevice();
+
 std::string GoldenFolder(const std::string& model);
 std::vector<GoldenCase> LoadGoldenCases(const std::string& model);
 

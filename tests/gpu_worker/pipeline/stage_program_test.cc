@@ -10,8 +10,8 @@ namespace tandem::gpu_worker {
 namespace {
 
 std::string Text(const Stage& stage) {
-  const char* const names[] = {"copies", "embed", "pre",  "send",
-                               "attend", "join",  "post", "sample"};
+  const char* const names[] = {"copies",  "embed", "pre",  "send",  "attend",
+                               "moveout", "join",  "post", "sample"};
   return absl::StrCat(names[static_cast<int>(stage.kind)], stage.sub_batch == 0 ? "A" : "B",
                       stage.layer);
 }
@@ -68,6 +68,31 @@ TEST(StageProgramTest, AsymmetricOrderOfTheDesign) {
             "postA2 attendB2 joinB2 postB2 sampleA2");
 }
 
+// The send of a sub-batch comes after the join of the other one.
+TEST(StageProgramTest, PublishedOrder) {
+  ProgramShape shape = Shape(StepMode::kAsymmetric, 3);
+  shape.order = StageOrder::kPublished;
+  shape.has_rows[1] = shape.has_cpu_rows[0] = shape.has_cpu_rows[1] = true;
+  EXPECT_EQ(Text(BuildStageProgram(shape)),
+            "embedA0 preA0 sendA0 embedB0 preB0 attendA0 joinA0 sendB0 "
+            "postA0 preA1 attendB0 joinB0 sendA1 postB0 preB1 attendA1 joinA1 sendB1 "
+            "postA1 preA2 attendB1 joinB1 sendA2 postB1 preB2 attendA2 joinA2 sendB2 "
+            "postA2 attendB2 joinB2 postB2 sampleA2");
+}
+
+TEST(StageProgramTest, PromptsMoveOutBesideTheNextDenseStages) {
+  ProgramShape shape = Shape(StepMode::kUnified, 2);
+  shape.has_cpu_rows[0] = shape.moves_out[0] = true;
+  const std::vector<Stage> stages = BuildStageProgram(shape);
+  EXPECT_EQ(Text(stages),
+            "embedA0 preA0 sendA0 attendA0 moveoutA0 joinA0 postA0 preA1 sendA1 attendA1 "
+            "moveoutA1 joinA1 postA1 sampleA1");
+  EXPECT_EQ(stages[4].resource, StageResource::kMover);
+  EXPECT_EQ(stages[4].depends_on, std::vector<int32_t>{3});
+  EXPECT_EQ(stages[9].depends_on, std::vector<int32_t>{4})
+      << "the staging area is in use until then";
+}
+
 TEST(StageProgramTest, AsymmetricWithOneSideEmpty) {
   ProgramShape shape = Shape(StepMode::kAsymmetric, 2);
   shape.has_rows[0] = false;
@@ -86,7 +111,7 @@ TEST(StageProgramTest, CopiesAlone) {
 
 // What an executor relies on, for every shape.
 TEST(StageProgramTest, DependenciesAreEarlierAndComplete) {
-  for (int bits = 0; bits < 64; ++bits) {
+  for (int bits = 0; bits < 256; ++bits) {
     ProgramShape shape;
     shape.mode = bits & 1 ? StepMode::kAsymmetric : StepMode::kUnified;
     shape.num_layers = 1 + (bits >> 1 & 1) * 4;
@@ -94,6 +119,8 @@ TEST(StageProgramTest, DependenciesAreEarlierAndComplete) {
     shape.has_rows[0] = (bits & 8) != 0;
     shape.has_rows[1] = (bits & 16) != 0;
     shape.has_cpu_rows[0] = shape.has_cpu_rows[1] = (bits & 32) != 0;
+    shape.order = bits & 64 ? StageOrder::kPublished : StageOrder::kOverlapped;
+    shape.moves_out[0] = (bits & 128) != 0;
     const std::vector<Stage> stages = BuildStageProgram(shape);
     bool copies_done = !shape.has_copies;
     for (size_t i = 0; i < stages.size(); ++i) {

@@ -93,7 +93,7 @@ TEST(SchedulerModesTest, AutoOffloadsWhatHidesBehindTheDevice) {
   const StepPlan plan = builder.Plan(StayConfig(OffloadPolicy::kAuto));
   EXPECT_NE(plan.mode, StepMode::kGpuOnly);
   EXPECT_EQ(plan.progress, 8);
-  EXPECT_GT(plan.progress / plan.predicted.total_us, plan.gpu_only_progress_per_us);
+  EXPECT_GT(plan.value / plan.predicted.total_us, plan.gpu_only_value_per_us);
 }
 
 TEST(SchedulerModesTest, AutoLeavesASlowCpuAlone) {
@@ -114,8 +114,12 @@ TEST(SchedulerModesTest, PassedOverSequencesGoFirstWhateverItCosts) {
   const uint64_t fresh = builder.CpuDecode(100);
   builder.view(aged).last_progress_step = builder.state.step_index - 32;
   StepPlan plan = builder.Plan(StayConfig(OffloadPolicy::kAuto), SlowCpu());
+  EXPECT_EQ(FindWork(plan, aged), nullptr) << "only waits to come back to the device: eight times";
+  builder.view(aged).last_progress_step = builder.state.step_index - 8 * 32;
+  plan = builder.Plan(StayConfig(OffloadPolicy::kAuto), SlowCpu());
   EXPECT_NE(FindWork(plan, aged), nullptr);
   EXPECT_EQ(FindWork(plan, fresh), nullptr);
+  builder.view(aged).last_progress_step = builder.state.step_index - 32;
   builder.state.offload_pays = false;
   plan = builder.Plan(StayConfig(OffloadPolicy::kAuto), SteadyRates());
   EXPECT_NE(FindWork(plan, aged), nullptr) << "the guard does not keep it either";

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "common/base/sha256.h"
 #include "common/rpc/server.h"
@@ -31,7 +34,8 @@ class InferenceServiceTest : public testing::Test {
     ServedModel model;
     model.description.set_model_id("m");
     model.description.set_vocab_size(100);
-    model.tokenizer = std::string(3'000'000, 't') + "end";
+    model.tokenizer.assign(3'000'000, 't');
+    model.tokenizer += "end";
     return model;
   }
   static v1::GenerateRequest Request() {
@@ -235,6 +239,84 @@ TEST_F(InferenceServiceTest, ShutdownEndsRunningCalls) {
   server_->Shutdown(0);
   EXPECT_FALSE(stream->Finish().ok());
   EXPECT_TRUE(engine_.WaitForCancel(1));
+}
+
+TEST_F(InferenceServiceTest, AGrammarWithoutAServiceForItIsRefused) {
+  v1::GenerateRequest request = Request();
+  request.mutable_grammar()->set_kind(v1::GrammarSpec::KIND_JSON_OBJECT);
+  EXPECT_TRUE(absl::IsUnimplemented(Refusal(request)));
+  request.mutable_grammar()->set_kind(v1::GrammarSpec::KIND_UNSPECIFIED);
+  request.mutable_grammar()->set_param("response_format");
+  const absl::Status status = Refusal(request);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(rpc::ErrorDetailOf(status)->param(), "response_format");
+}
+
+// Prepares when it is told to.
+class HeldGrammars : public GrammarService {
+ public:
+  void Prepare(const structured_output::GrammarSpec&, OnPrepared on_prepared) override {
+    {
+      const std::scoped_lock lock(mutex_);
+      held_.push_back(std::move(on_prepared));
+    }
+    arrived_.notify_all();
+  }
+  bool WaitForOne() {
+    std::unique_lock lock(mutex_);
+    return arrived_.wait_for(lock, std::chrono::seconds(60), [this] { return !held_.empty(); });
+  }
+  void AnswerAll(const absl::StatusOr<std::shared_ptr<TokenConstraint>>& constraint) {
+    for (OnPrepared& on_prepared : held_) {
+      on_prepared(constraint);
+    }
+    held_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<OnPrepared> held_;
+};
+
+TEST(InferenceServiceGrammar, ARequestWaitsForItsGrammarWhileOthersGoOn) {
+  FakeEngine engine;
+  HeldGrammars grammars;
+  ServedModel model;
+  model.description.set_vocab_size(100);
+  InferenceService service(std::move(model), &engine, &base::SystemClock(), &grammars);
+  auto server = rpc::Server::Start({.address = "127.0.0.1:0", .services = {&service}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  v1::GenerateRequest plain;
+  plain.add_prompt_token_ids(5);
+  plain.set_max_tokens(10);
+  v1::GenerateRequest constrained = plain;
+  constrained.mutable_grammar()->set_kind(v1::GrammarSpec::KIND_JSON_OBJECT);
+
+  grpc::ClientContext waiting_context;
+  const auto waiting = stub->Generate(&waiting_context, constrained);
+  ASSERT_TRUE(grammars.WaitForOne());
+  grpc::ClientContext plain_context;
+  const auto other = stub->Generate(&plain_context, plain);
+  ASSERT_TRUE(engine.WaitForRequests(1)) << "the other one did not wait";
+  EXPECT_EQ(engine.request(0).constraint, nullptr);
+  grammars.AnswerAll(std::shared_ptr<TokenConstraint>());
+  EXPECT_TRUE(engine.WaitForRequests(2));
+
+  // A client that leaves while its grammar is prepared never reaches the engine.
+  grpc::ClientContext leaving_context;
+  const auto leaving = stub->Generate(&leaving_context, constrained);
+  ASSERT_TRUE(grammars.WaitForOne());
+  leaving_context.TryCancel();
+  EXPECT_FALSE(leaving->Finish().ok());
+  grammars.AnswerAll(absl::InvalidArgumentError("late"));
+  waiting_context.TryCancel();
+  plain_context.TryCancel();
+  EXPECT_TRUE(engine.WaitForCancel(1));
+  EXPECT_TRUE(engine.WaitForCancel(2));
+  (*server)->Shutdown(0);
 }
 
 }  // namespace

@@ -157,5 +157,18 @@ TEST(RequestConversion, UpdatesAreMergedInOrder) {
   EXPECT_EQ(response.usage().prompt_tokens(), 2);
 }
 
+TEST(RequestConversion, Grammars) {
+  v1::GrammarSpec proto;
+  proto.set_kind(v1::GrammarSpec::KIND_CHOICE);
+  proto.add_choices("yes");
+  proto.set_param("guided_choice");
+  const auto spec = ToGrammarSpec(proto);
+  ASSERT_TRUE(spec.ok());
+  EXPECT_EQ(spec->kind, structured_output::GrammarSpec::Kind::kChoice);
+  EXPECT_EQ(spec->choices, (std::vector<std::string>{"yes"}));
+  proto.set_text(std::string(structured_output::kMaxSpecBytes, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(ToGrammarSpec(proto).status()));
+}
+
 }  // namespace
 }  // namespace tandem::gpu_worker

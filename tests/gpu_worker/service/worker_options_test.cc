@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace tandem::gpu_worker {
 namespace {
 
@@ -18,14 +20,14 @@ class ShapeOnly : public model_files::ModelFiles {
   }
   const ModelShape& shape() const override { return shape_; }
   const tokenizer::TokenizerSpec& tokenizer() const override { return spec_; }
-  const model_files::GenerationDefaults& generation_defaults() const override { return defaults; }
+  const GenerationDefaults& generation_defaults() const override { return defaults; }
   const std::string& name() const override { return name_; }
   std::optional<model_files::WeightView> Find(model_files::WeightRole, int32_t) const override {
     return std::nullopt;
   }
   uint64_t weight_bytes() const override { return 0; }
 
-  model_files::GenerationDefaults defaults;
+  GenerationDefaults defaults;
 
  private:
   ModelShape shape_;
@@ -58,7 +60,7 @@ TEST_F(WorkerOptionsTest, DefaultsFollowModelAndMachine) {
   EXPECT_EQ(options.pipeline.cpu_kv_dtype, DType::kBFloat16);
   EXPECT_EQ(options.engine.offload, OffloadPolicy::kAuto);
   EXPECT_THAT(options.engine.eos_token_ids, testing::ElementsAre(2));
-  EXPECT_EQ(options.cpu_attention_socket, "/tmp/s");
+  EXPECT_EQ(options.cpu_attention_sockets, std::vector<std::string>{"/tmp/s"});
   memory.available_bytes = 64 * kGiB;
   EXPECT_EQ(Resolve().pipeline.cpu_kv_bytes, 4 * kGiB);
 }
@@ -73,6 +75,8 @@ TEST_F(WorkerOptionsTest, ExactModeKeepsFloat32InBothPools) {
   EXPECT_EQ(Resolve().pipeline.cpu_kv_dtype, DType::kFloat32);
   flags.cpu_kv_dtype = "bfloat16";
   EXPECT_EQ(Resolve().pipeline.cpu_kv_dtype, DType::kBFloat16);
+  flags.cpu_kv_dtype = "int8";
+  EXPECT_EQ(Resolve().pipeline.cpu_kv_dtype, DType::kInt8);
   flags.cpu_kv_dtype = "fp8_e4m3";
   EXPECT_EQ(Resolve().pipeline.cpu_kv_dtype, DType::kFloat8E4M3);
 }
@@ -88,7 +92,7 @@ TEST_F(WorkerOptionsTest, NoPoolNoOffloading) {
     const WorkerOptions options = Resolve();
     EXPECT_EQ(options.pipeline.cpu_kv_bytes, 0u);
     EXPECT_EQ(options.engine.offload, OffloadPolicy::kOff);
-    EXPECT_EQ(options.cpu_attention_socket, "");
+    EXPECT_TRUE(options.cpu_attention_sockets.empty());
   }
 }
 
@@ -114,16 +118,17 @@ TEST_F(WorkerOptionsTest, WhatDoesNotFitIsRefused) {
 }
 
 TEST_F(WorkerOptionsTest, FlagsOfLaterBuildsAreRefusedByName) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // a machine that has GPUs tests the same
   const std::vector<std::pair<std::string, std::function<void()>>> table = {
       {"--model", [&] { flags.model.clear(); }},
       {"--listen", [&] { flags.listen = "nowhere"; }},
       {"--cpu-attention-socket",
        [&] {
-         flags.cpu_attention_sockets = {"a", "b"};
+         flags.cpu_attention_sockets = {"a", "b", "a"};
        }},
       {"--device cuda", [&] { flags.device = "cuda"; }},
-      {"--device paced:t4", [&] { flags.device = "paced:t4"; }},
-      {"--offload neo", [&] { flags.offload = "neo"; }},
+      {"--tensor-parallel-size", [&] { flags.tensor_parallel_size = 2; }},
+      {"--device paced:t5", [&] { flags.device = "paced:t5"; }},
       {"--cpu-kv-size",
        [&] {
          flags.offload = "unified";
@@ -138,6 +143,19 @@ TEST_F(WorkerOptionsTest, FlagsOfLaterBuildsAreRefusedByName) {
     edit();
     EXPECT_THAT(std::string(CheckFlags(flags).message()), HasSubstr(text));
   }
+}
+
+TEST_F(WorkerOptionsTest, AnEmulatedDeviceHasTheHostsMemoryToItself) {
+  flags.device = "paced:t4";
+  ASSERT_TRUE(CheckFlags(flags).ok());
+  memory.available_bytes = 64 * kGiB;
+  const WorkerOptions options = Resolve(DType::kFloat16);
+  EXPECT_EQ(options.pipeline.device, "paced:t4");
+  EXPECT_EQ(options.pipeline.compute_dtype, DType::kFloat16);
+  EXPECT_EQ(options.pipeline.cpu_kv_dtype, DType::kBFloat16);
+  EXPECT_EQ(options.pipeline.cpu_kv_bytes, 16 * kGiB);
+  flags.device = "auto";
+  EXPECT_EQ(Resolve().pipeline.device, "host");
 }
 
 }  // namespace

@@ -81,6 +81,26 @@ class OutputChoiceTest : public testing::Test {
 };
 ModelInfo* OutputChoiceTest::model_ = nullptr;
 
+TEST_F(OutputChoiceTest, AnEchoAloneHasNoTokens) {
+  request_.echo = true;
+  request_.echo_only = true;
+  request_.logprobs = 0;
+  request_.return_token_ids = true;
+  OutputChoice choice = Choice();
+  std::vector<v1::GenerateResponse> messages = Messages({7}, v1::FINISH_REASON_STOP);
+  for (int i = 0; i < 3; ++i) {
+    messages[0].add_prompt_logprobs();
+  }
+  AddAll(&choice, messages);
+  EXPECT_TRUE(choice.finished());
+  EXPECT_EQ(choice.completion_tokens(), 0);
+  const Json json = Render({Endpoint::kCompletions}, &choice);
+  EXPECT_EQ(json["text"], "abc");
+  EXPECT_EQ(json["finish_reason"], "length");
+  EXPECT_EQ(json["logprobs"]["tokens"].size(), 3u);
+  EXPECT_EQ(json["token_ids"], Json::array());
+}
+
 TEST_F(OutputChoiceTest, LengthEndsWithAllText) {
   OutputChoice choice = Choice();
   AddAll(&choice, Messages(Ids("hello world"), v1::FINISH_REASON_LENGTH));

@@ -56,7 +56,7 @@ const Case kCases[] = {
     {kText, R"({"prompt":"x","n":0})", "n"},
     {kText, R"({"prompt":"x","n":10000})", "n"},
     {kText, R"({"prompt":"x","n":2,"best_of":2})", nullptr},
-    {kText, R"({"prompt":"x","n":2,"best_of":3})", "best_of"},
+    {kText, R"({"prompt":"x","n":2,"best_of":1})", "best_of"},
     // Sampling.
     {kText, R"({"prompt":"x","temperature":0})", nullptr},
     {kText, R"({"prompt":"x","temperature":2})", nullptr},
@@ -112,12 +112,32 @@ const Case kCases[] = {
     // Not served.
     {kText, R"({"prompt":"x","suffix":"y"})", "suffix"},
     {kText, R"({"prompt":"x","suffix":""})", nullptr},
-    {kChat, R"({)" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools"},
-    {kChat, R"({)" MESSAGES R"(,"tools":[{"type":"function"}],"tool_choice":"none"})", nullptr},
+    {kChat, R"({)" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools[0].function"},
+    {kChat,
+     R"({)" MESSAGES
+     R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"})",
+     nullptr},
     {kChat, R"({)" MESSAGES R"(,"tools":[]})", nullptr},
     {kChat, R"({)" MESSAGES R"(,"tool_choice":"required"})", "tool_choice"},
     {kChat, R"({)" MESSAGES R"(,"response_format":{"type":"text"}})", nullptr},
-    {kChat, R"({)" MESSAGES R"(,"response_format":{"type":"json_object"}})", "response_format"},
+    {kChat, R"({)" MESSAGES R"(,"response_format":{"type":"json_object"}})", nullptr},
+    {kChat, R"({)" MESSAGES R"(,"response_format":{"type":"xml"}})", "response_format"},
+    {kChat, R"({)" MESSAGES R"(,"response_format":{"type":"json_schema"}})", "response_format"},
+    {kChat,
+     R"({)" MESSAGES
+     R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"}}}})",
+     nullptr},
+    {kText, R"({"prompt":"x","structured_outputs":{"regex":"a+"}})", nullptr},
+    {kText, R"({"prompt":"x","structured_outputs":{"choice":["a","b"]}})", nullptr},
+    {kText, R"({"prompt":"x","structured_outputs":{"choice":["a",1]}})", "structured_outputs"},
+    {kText, R"({"prompt":"x","structured_outputs":{"json":"{"}})", "structured_outputs"},
+    {kText, R"({"prompt":"x","structured_outputs":{"json":{},"regex":"a"}})", "structured_outputs"},
+    {kText, R"({"prompt":"x","structured_outputs":{"whitespace_pattern":"a"}})",
+     "structured_outputs"},
+    {kText, R"({"prompt":"x","structured_outputs":{}})", nullptr},
+    {kText, R"({"prompt":"x","guided_json":"{\"type\":\"object\"}"})", nullptr},
+    {kText, R"({"prompt":"x","guided_grammar":""})", "guided_grammar"},
+    {kText, R"({"prompt":"x","guided_regex":"a","guided_choice":["b"]})", "guided_choice"},
     {kChat, R"({)" MESSAGES R"(,"response_format":7})", "response_format"},
     {kChat, R"({)" MESSAGES R"(,"modalities":["text","audio"]})", "modalities"},
     {kChat, R"({)" MESSAGES R"(,"audio":{"voice":"x"}})", "audio"},
@@ -133,11 +153,15 @@ const Case kCases[] = {
     {kChat, R"({"messages":[{"role":"user","content":"x"},{"role":"user"}]})", "messages[1]"},
     {kChat, R"({"messages":[{"role":"user","content":5}]})", "messages[0]"},
     {kChat, R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]})", nullptr},
+    {kChat, R"({)" MESSAGES R"(,"tools":[{"function":{"name":"f"}}]})", nullptr},
+    {kChat, R"({"messages":[{"role":"tool","content":"a","tool_call_id":5}]})", "messages[0]"},
     {kChat, R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
      "messages[0]"},
     {kChat, R"({"messages":[{"role":"user","content":[5]}]})", "messages[0]"},
     {kChat, R"({"messages":[{"role":"assistant","content":null}]})", "messages[0]"},
-    {kChat, R"({"messages":[{"role":"assistant","tool_calls":[{"id":"a"}]}]})", nullptr},
+    {kChat,
+     R"({"messages":[{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f"}}]}]})",
+     nullptr},
     {kChat, R"({)" MESSAGES R"(,"add_generation_prompt":true,"continue_final_message":true})",
      "continue_final_message"},
     {kChat, R"({)" MESSAGES R"(,"continue_final_message":true})", nullptr},
@@ -154,8 +178,9 @@ const Case kCases[] = {
     {kTokenize, R"({"prompt":"x"})", nullptr},
     {kTokenize, R"({"content":"x"})", nullptr},
     {kTokenize, R"({)" MESSAGES R"(})", nullptr},
-    {kTokenize, R"({)" MESSAGES R"(,"tools":[{"type":"function"}]})", nullptr},
-    {kTokenize, R"({)" MESSAGES R"(,"tools":[1]})", "tools"},
+    {kTokenize, R"({)" MESSAGES R"(,"tools":[{"type":"function","function":{"name":"f"}}]})",
+     nullptr},
+    {kTokenize, R"({)" MESSAGES R"(,"tools":[1]})", "tools[0]"},
     {kTokenize, R"({)" MESSAGES R"(,"enable_thinking":false})", nullptr},
     {kTokenize, R"({)" MESSAGES R"(,"enable_thinking":"no"})", "enable_thinking"},
     {kTokenize, R"({})", "prompt"},
@@ -169,7 +194,7 @@ const Case kCases[] = {
     {kDetokenize, R"({})", "tokens"},
     // Others.
     {kText, R"({"prompt":"x","model":5})", "model"},
-    {kText, R"({"prompt":"x","user":"me","metadata":{"a":1}})", nullptr},
+    {kText, R"({"prompt":"x","user":"me","metadata":{"a":"1"}})", nullptr},
     {kText, R"([1,2])", ""},
 };
 
@@ -225,6 +250,22 @@ TEST(RequestFieldsTest, ValuesArrive) {
   EXPECT_TRUE(request.stream && request.include_usage && request.echo && request.ignore_eos);
   EXPECT_FALSE(request.skip_special_tokens);
   EXPECT_EQ(request.stop_token_ids, std::vector<int32_t>{9});
+}
+
+TEST(RequestFieldsTest, SpecialValuesAreReadAsPeersReadThem) {
+  GenerationRequest request;
+  ASSERT_FALSE(Read(kText, R"({"prompt":"x","seed":-1,"max_tokens":0,"echo":true})", &request));
+  EXPECT_FALSE(request.seed.has_value());
+  EXPECT_TRUE(request.echo_only);
+  EXPECT_EQ(request.max_tokens, 1);
+  GenerationRequest chat;
+  ASSERT_FALSE(Read(kChat,
+                    R"({"messages":[{"role":"user","content":["a",{"type":"input_text","text":"b"},
+                    {"text":"c"}]},{"role":"assistant",
+                    "content":[{"type":"refusal","refusal":"d"}]}]})",
+                    &chat));
+  EXPECT_EQ(chat.messages[0]["content"], "a\nb\nc");
+  EXPECT_EQ(chat.messages[1]["content"], "d");
 }
 
 TEST(RequestFieldsTest, ChatValuesArrive) {

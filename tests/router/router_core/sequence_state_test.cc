@@ -26,6 +26,15 @@ TEST_F(SequenceStateTest, FirstDispatchWithoutWorkerIsRefused) {
   EXPECT_GT(decision.error.retry_after_s, 0);
 }
 
+TEST_F(SequenceStateTest, WhatBelongsToARunningRequestWaitsAtItsFirstDispatch) {
+  state_.OnSiblingDispatched(kSecond);
+  const Decision decision = state_.OnNoWorker(2 * kSecond);
+  EXPECT_EQ(decision.step, Step::kWait);
+  EXPECT_EQ(decision.deadline_us, 31 * kSecond);
+  EXPECT_EQ(state_.OnWaitExpired().http_status, 502);
+  EXPECT_EQ(state_.OnNoWorker(31 * kSecond).step, Step::kFail);
+}
+
 TEST_F(SequenceStateTest, LostWorkerLeadsToAnotherWithTheTokens) {
   state_.OnDispatched(3);
   Tokens({7, 8});
@@ -36,6 +45,16 @@ TEST_F(SequenceStateTest, LostWorkerLeadsToAnotherWithTheTokens) {
   EXPECT_TRUE(state_.resumed());
   EXPECT_EQ(state_.generated(), (std::vector<int32_t>{7, 8, 9}));
   EXPECT_EQ(state_.excluded_workers(), std::vector<int>{3});
+}
+
+TEST_F(SequenceStateTest, ACutStreamOfAnyNameLeadsToAWait) {
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kUnavailable, absl::StatusCode::kCancelled, absl::StatusCode::kUnknown}) {
+    SequenceState state{RecoveryLimits()};
+    state.OnDispatched(0);
+    EXPECT_EQ(state.OnAttemptEnded({code, "Stream removed"}, 0).step, Step::kDispatch);
+    EXPECT_EQ(state.OnNoWorker(0).step, Step::kWait) << static_cast<int>(code);
+  }
 }
 
 TEST_F(SequenceStateTest, WithoutAnotherWorkerItWaitsForABoundedTime) {
@@ -73,6 +92,13 @@ TEST_F(SequenceStateTest, FullQueuesEverywhereAre429) {
   EXPECT_EQ(none.step, Step::kFail);
   EXPECT_EQ(none.error.http_status, 429);
   EXPECT_GT(none.error.retry_after_s, 0);
+}
+
+TEST_F(SequenceStateTest, WhatTheWorkerLacksIsSaid) {
+  state_.OnDispatched(0);
+  const Decision decision = state_.OnAttemptEnded(FromWorker(absl::StatusCode::kUnimplemented), 0);
+  EXPECT_EQ(decision.step, Step::kFail);
+  EXPECT_EQ(decision.error.http_status, 501);
 }
 
 TEST_F(SequenceStateTest, ABadRequestIsNotTriedAgain) {

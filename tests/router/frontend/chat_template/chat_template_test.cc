@@ -5,7 +5,9 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/strings.h"
 #include "router/frontend/chat_template/encode_chat.h"
+#include "tests/common/base/sanitized.h"
 #include "tests/common/tokenizer/text_data.h"
 
 namespace tandem::chat_template {
@@ -60,6 +62,36 @@ TEST(ChatTemplate, ExpressionsLikeTheReference) {
   const Json context = Json::parse(ReadTestFile("text/chat_templates/expression_context.jsonl"));
   for (const Json& row : ReadLines("text/chat_templates/expressions.jsonl")) {
     ExpectLike(row, Render(row["template"], context), row["template"]);
+  }
+}
+
+TEST(ChatTemplate, MapAndSelectOfNothingAreEmpty) {
+  for (const char* expression :
+       {"none | selectattr('type', 'equalto', 'x')", "none | rejectattr('a')", "none | select",
+        "none | map('upper')", "missing | map(attribute='a')", "'' | reject", "0 | select"}) {
+    const Outcome outcome = Render(base::StrCat("{{ ", expression, " | list }}"));
+    EXPECT_FALSE(outcome.error) << expression << ": " << outcome.error->message;
+    EXPECT_EQ(outcome.text, "[]") << expression;
+  }
+  ASSERT_TRUE(Render("{{ 5 | select | list }}").error);
+  EXPECT_EQ(Render("{{ 5 | select | list }}").error->kind, ErrorKind::kType);
+}
+
+// Rendered by jinja2 3.1.6.
+TEST(ChatTemplate, WhatIsAddedToSafeTextIsEscaped) {
+  const Json variables = {{"x", "<a & 'b'>"}};
+  for (const auto& [source, expected] : std::vector<std::pair<const char*, const char*>>{
+           {"{{ x | safe }}", "<a & 'b'>"},
+           {"{{ '<i>' | safe + x }}", "<i>&lt;a &amp; &#39;b&#39;&gt;"},
+           {"{{ x + '<i>' | safe }}", "&lt;a &amp; &#39;b&#39;&gt;<i>"},
+           {"{{ '<i>' | safe ~ x }}", "<i><a & 'b'>"},
+           {"{{ x | e | e }}", "&lt;a &amp; &#39;b&#39;&gt;"},
+           {"{{ '<' | e | forceescape }}", "&amp;lt;"},
+           {"{{ '<' | safe + '<' | safe }}", "<<"},
+           {"{{ x | safe + x | tojson }}", "<a & 'b'>&#34;&lt;a &amp; &#39;b&#39;&gt;&#34;"}}) {
+    const Outcome outcome = Render(source, variables);
+    EXPECT_FALSE(outcome.error) << source;
+    EXPECT_EQ(outcome.text, expected) << source;
   }
 }
 
@@ -249,8 +281,14 @@ TEST(ChatTemplate, WorkIsBounded) {
       "{% set x = 'ab' * 100000 %}{{ x.replace('', x) }}",
       "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{{ x | upper | length }}{% endfor "
       "%}"};
+  RenderOptions options;
+  if (kSanitized) {
+    options.limits.max_steps /= 20;
+    options.limits.max_output_bytes /= 20;
+    options.limits.max_total_bytes /= 20;
+  }
   for (const std::string& source : sources) {
-    const Outcome outcome = Render(source);
+    const Outcome outcome = RenderWith(source, Json::object(), options);
     EXPECT_TRUE(outcome.error) << source.substr(0, 100);
   }
 }

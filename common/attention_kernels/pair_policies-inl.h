@@ -1,0 +1,106 @@
+#pragma once
+
+// Pair products of AVX-512 BF16 and VNNI, after avx512_ops-inl.h.
+
+#include "common/attention_kernels/policies-inl.h"
+#include "common/attention_kernels/widen_bytes-inl.h"
+
+namespace tandem::attention {
+namespace {
+
+// What one step of a query (of probabilities) is in memory.
+using WeightPair = int32_t __attribute__((may_alias, aligned(2)));
+
+// Products are written in assembly: GCC 12 copies every accumulator twice per step around the
+// intrinsics, which have the sum as both operand and result.
+
+// Queries and probabilities are rounded to bfloat16 as well.
+struct PairBf16Policy : FloatSums {
+  using Element = uint16_t;
+  using Weight = uint16_t;
+  using Data = __m512bh;
+  using Factor = __m512bh;
+  static constexpr int kPerStep = 2;
+  static constexpr bool kScales = false;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kMayPrefetch = true;
+  static int VChunk(int) { return kPairChunkColumns; }
+  static Data Load(const Element* p) { return reinterpret_cast<Data>(_mm512_loadu_si512(p)); }
+  static Data LoadFirst(const Element* p) {
+    const __m512i lower = _mm512_set1_epi32(0x0000ffff);
+    return reinterpret_cast<Data>(_mm512_and_si512(_mm512_loadu_si512(p), lower));
+  }
+  static Factor Broadcast(const Weight* w) {
+    int32_t pair;
+    memcpy(&pair, w, sizeof(pair));
+    return reinterpret_cast<Factor>(_mm512_set1_epi32(pair));
+  }
+  static Acc Dot(Acc acc, Data data, Factor w) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(data), "v"(w));
+    return acc;
+  }
+  static Acc DotBroadcast(Acc acc, Data data, const Weight* w) {
+    asm("vdpbf16ps %2%{1to16%}, %1, %0"
+        : "+v"(acc)
+        : "v"(data), "m"(*reinterpret_cast<const WeightPair*>(w)));
+    return acc;
+  }
+  static void StoreWeights(Weight* out, Ops::Vec p) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(p)));
+  }
+};
+
+// E4M3 widened to bfloat16.
+struct PairFp8Policy : PairBf16Policy {
+  using Element = uint8_t;
+  static Data Load(const Element* p) { return reinterpret_cast<Data>(Fp8Widener::Load(p)); }
+  static Data LoadFirst(const Element* p) {
+    return reinterpret_cast<Data>(
+        _mm512_and_si512(Fp8Widener::Load(p), _mm512_set1_epi32(0x0000ffff)));
+  }
+};
+
+// int8 against integers of 15 bits: sums of 256 such products stay below 2^31.
+struct PairInt8Policy {
+  using Element = int8_t;
+  using Weight = int16_t;
+  using Acc = __m512i;
+  using Data = __m512i;
+  using Factor = __m512i;
+  static constexpr int kPerStep = 2;
+  static constexpr int kRegisters = 1;
+  static constexpr bool kScales = true;
+  static constexpr bool kInteger = true;
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kMayPrefetch = true;
+  static constexpr int kPrefetchLocality = kSecondLevel;
+  static int VChunk(int) { return kPairChunkColumns; }
+  static Acc Zero() { return _mm512_setzero_si512(); }
+  static Ops::Vec ToFloat(Acc acc) { return _mm512_cvtepi32_ps(acc); }
+  static Data Load(const Element* p) { return _mm512_cvtepi8_epi16(Ops::LoadHalfRegister(p)); }
+  static Data LoadFirst(const Element* p) { return Load(p); }  // stale weights are zero
+  static Factor Broadcast(const Weight* w) {
+    int32_t pair;
+    memcpy(&pair, w, sizeof(pair));
+    return _mm512_set1_epi32(pair);
+  }
+  static Acc Dot(Acc acc, Data data, Factor w) {
+    asm("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(data), "v"(w));
+    return acc;
+  }
+  static Acc DotBroadcast(Acc acc, Data data, const Weight* w) {
+    asm("vpdpwssd %2%{1to16%}, %1, %0"
+        : "+v"(acc)
+        : "v"(data), "m"(*reinterpret_cast<const WeightPair*>(w)));
+    return acc;
+  }
+  static Acc Add(Acc a, Acc b) { return _mm512_add_epi32(a, b); }
+  static void StoreIntegers(Weight* out, Ops::Vec values) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
+                        _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(values)));
+  }
+};
+
+}  // namespace
+}  // namespace tandem::attention

@@ -1,0 +1,279 @@
+#pragma once
+
+// What all tile kernels share: constants, exp, the tile and its online softmax. Included after
+// `Ops` was defined.
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/attention_kernels/paged_decode.h"
+#include "common/attention_kernels/policies-inl.h"
+
+namespace tandem::attention {
+namespace {
+
+constexpr int kLanes = 16;  // of Ops::Vec; equals kv::kSubTileTokens
+constexpr int kTileTokens = 128;
+// Query elements prepared at once, on the stack; with the widest heads 64 query heads.
+constexpr int kQueryScratch = 16384;
+// Measured (docs/cpu-attention.md): half as far is nearly as good, twice as far a tenth slower.
+constexpr ptrdiff_t kPrefetchAhead = 2048;
+constexpr float kMinusInfinity = -INFINITY;
+// Scores are kept finite so that differences of two of them never are NaN.
+constexpr float kLargestScore = 3.0e38f;
+// Up to here rounding the largest score moves no weight by more than 1 / 256.
+constexpr float kLargestPlainScore = 65536.0f;
+
+inline int MinOf(int a, int b) { return a < b ? a : b; }
+
+// Whether an instruction set has a shorter way to powers of 2.
+template <class SomeOps>
+concept HasExp2 = requires(typename SomeOps::Vec t) {
+  SomeOps::Exp2(t);
+};
+
+// e^x for x <= 0, zero below -87 (the result would leave the normal range); NaN stays NaN.
+// Reduction by multiples of ln 2 in two parts, then the Taylor polynomial of degree 7 on
+// [-0.347, 0.347], whose remainder is below 6e-9; measured relative error below 2e-7. By Exp2
+// below 2e-7 + 1e-7 |x|, no more than what rounding x has done.
+template <class SomeOps>
+inline typename SomeOps::Vec ExpOf(typename SomeOps::Vec x) {
+  if constexpr (HasExp2<SomeOps>) {
+    return SomeOps::Exp2(SomeOps::Mul(x, SomeOps::Set1(1.44269504f)));
+  } else {
+    const auto clamped = SomeOps::Max(SomeOps::Set1(-88.0f), x);  // in this order NaN stays NaN
+    const auto n = SomeOps::Round(SomeOps::Mul(clamped, SomeOps::Set1(1.44269504f)));
+    auto r = SomeOps::MulAdd(n, SomeOps::Set1(-0.693145752f), clamped);
+    r = SomeOps::MulAdd(n, SomeOps::Set1(-1.42860677e-6f), r);
+    auto p = SomeOps::Set1(1.0f / 5040.0f);
+    p = SomeOps::MulAdd(p, r, SomeOps::Set1(1.0f / 720.0f));
+    p = SomeOps::MulAdd(p, r, SomeOps::Set1(1.0f / 120.0f));
+    p = SomeOps::MulAdd(p, r, SomeOps::Set1(1.0f / 24.0f));
+    p = SomeOps::MulAdd(p, r, SomeOps::Set1(1.0f / 6.0f));
+    p = SomeOps::MulAdd(p, r, SomeOps::Set1(0.5f));
+    p = SomeOps::MulAdd(p, r, SomeOps::Set1(1.0f));
+    p = SomeOps::MulAdd(p, r, SomeOps::Set1(1.0f));
+    return SomeOps::ZeroWhereBelow(SomeOps::ScaleByPowerOf2(p, n), x, -87.0f);
+  }
+}
+
+inline Ops::Vec Exp(Ops::Vec x) { return ExpOf<Ops>(x); }
+
+// The step between integers of 15 bits that represent values up to `largest`; `inverse` turns a
+// value into an integer. Values too small for that are zero. `total`, a sum of the values, makes
+// the step NaN where one of them is not finite.
+inline float IntegerScale(float largest, float total, float* inverse) {
+  constexpr float kLargestInteger = 127.0f * 128.0f;  // its upper byte is at most 127
+  constexpr float kSmallest = 1e-33f;
+  *inverse = largest > kSmallest ? kLargestInteger / largest : 0.0f;
+  return largest * (1.0f / kLargestInteger) + 0.0f * total;
+}
+
+// Whether a kernel does its prefetches in one way only, whatever the table says.
+template <class Policy>
+concept HasOwnRule = requires {
+  Policy::PrefetchRule(1);
+};
+
+// One head's K and V rows that a tile covers.
+template <class Policy>
+struct Tile {
+  const typename Policy::Element* k = nullptr;  // first sub-tile of the tile
+  const typename Policy::Element* v = nullptr;  // start of the block's V tile
+  const float* k_scales = nullptr;              // of the tile's first row on; with kScales only
+  const float* v_scales = nullptr;
+  int first_row = 0;  // of the tile, in the block
+  int tokens = 0;     // 1 to kTileTokens
+  int block_tokens = 0;
+  int head_dim = 0;
+  int group_size = 0;  // of the segment
+  float scale = 1.0f;
+  // With `prefetch`, each line read asks for the one at a distance in bytes, of K and of V.
+  bool prefetch = false;
+  bool prefetch_values = false;  // during the softmax, at `in_softmax` bytes from V
+  bool far = false;              // the distances are tiles, not a few lines
+  ptrdiff_t after_k = 0;
+  ptrdiff_t after_v = 0;
+  ptrdiff_t in_softmax = kPrefetchAhead;
+  const std::byte* next = nullptr;  // where else reading goes on after this tile; null: nowhere
+};
+
+// Into the first-level cache for what is read within kilobytes, else into the second level.
+template <class Policy>
+inline void PrefetchAhead(const void* from, ptrdiff_t distance) {
+  __builtin_prefetch(static_cast<const char*>(from) + distance, 0, Policy::kPrefetchLocality);
+}
+
+// The lines that nothing asks for while it is read, because they come first.
+template <class Policy>
+inline void PrefetchFirst(const std::byte* next) {
+  constexpr ptrdiff_t kLineBytes = 64;
+  for (ptrdiff_t at = 0; next != nullptr && at < kPrefetchAhead; at += kLineBytes) {
+    PrefetchAhead<Policy>(next, at);
+  }
+}
+
+// The query heads that share the tile, and their running state.
+template <class Policy>
+struct QueryRows {
+  const typename Policy::Weight* q = nullptr;  // [G, head_dim]
+  const float* q_scale = nullptr;              // [G], of integer weights
+  float* acc = nullptr;                        // [G, head_dim], unnormalised
+  float* max = nullptr;                        // [G]
+  float* sum = nullptr;                        // [G]
+
+  void Advance(int heads, int head_dim) {
+    q += heads * head_dim;
+    q_scale += heads;
+    acc += heads * head_dim;
+    max += heads;
+    sum += heads;
+  }
+};
+
+// Scores of a tile and what becomes of them.
+template <class Policy, int G>
+struct TileScratch {
+  alignas(64) float scores[G][kTileTokens];
+  alignas(64) typename Policy::Weight weights[G][kTileTokens];
+  alignas(64) float correction[kLanes];    // of what was accumulated before; G <= kLanes
+  alignas(64) float weight_scale[kLanes];  // of integer weights
+};
+
+// What V of sub-tile `s` is multiplied with.
+template <class Policy>
+inline Ops::Vec ValueWeight(const Tile<Policy>& tile, Ops::Vec p, int s) {
+  if constexpr (Policy::kScales) {
+    p = Ops::Mul(p, Ops::Load(tile.v_scales + s * kLanes));
+    if (tile.tokens < (s + 1) * kLanes) {
+      // Stale scales may be NaN: masked after the product.
+      p = Ops::KeepFirst(p, tile.tokens - s * kLanes, 0.0f);
+    }
+  }
+  if constexpr (Policy::kFactor != 1.0f) {
+    p = Ops::Mul(p, Ops::Set1(Policy::kFactor));
+  }
+  return p;
+}
+
+// Memory would pause while nothing is loaded: each vector of probabilities asks for two lines,
+// after those that K asked for.
+template <class Policy>
+inline void PrefetchInSoftmax(const Tile<Policy>& tile, int vector) {
+  constexpr ptrdiff_t kLineBytes = 64;
+  const auto* v = reinterpret_cast<const char*>(tile.v) + tile.in_softmax + vector * 2 * kLineBytes;
+  __builtin_prefetch(v, 0, 2);
+  __builtin_prefetch(v + kLineBytes, 0, 2);
+}
+
+// The largest of the raw scores of a query head, which take up the tokens' scales; those after the
+// tile's end become minus infinity: replaced, not multiplied, since stale rows may hold NaN.
+template <class Policy>
+inline float TopScore(const Tile<Policy>& tile, float* scores) {
+  Ops::Vec top = Ops::Set1(kMinusInfinity);
+  for (int s = 0; s * kLanes < tile.tokens; ++s) {
+    Ops::Vec score = Ops::Load(scores + s * kLanes);
+    if constexpr (Policy::kScales) {
+      score = Ops::Mul(score, Ops::Load(tile.k_scales + s * kLanes));
+    }
+    const bool partial = tile.tokens < (s + 1) * kLanes;
+    if (partial) {
+      score = Ops::KeepFirst(score, tile.tokens - s * kLanes, kMinusInfinity);
+    }
+    if (Policy::kScales || partial) {
+      Ops::Store(scores + s * kLanes, score);
+    }
+    top = Ops::Max(top, score);
+  }
+  return Ops::ReduceMax(top);
+}
+
+// The careful way: raw scores become scaled and finite ones. Returns the largest.
+template <class Policy>
+inline float ScaleScores(const Tile<Policy>& tile, float factor, float* scores) {
+  Ops::Vec top = Ops::Set1(kMinusInfinity);
+  for (int s = 0; s * kLanes < tile.tokens; ++s) {
+    Ops::Vec score = Ops::Mul(Ops::Load(scores + s * kLanes), Ops::Set1(factor));
+    score = Ops::Max(Ops::Set1(-kLargestScore), Ops::Min(Ops::Set1(kLargestScore), score));
+    if (tile.tokens < (s + 1) * kLanes) {
+      score = Ops::KeepFirst(score, tile.tokens - s * kLanes, kMinusInfinity);
+    }
+    Ops::Store(scores + s * kLanes, score);
+    top = Ops::Max(top, score);
+  }
+  return Ops::ReduceMax(top);
+}
+
+// Scores of query head `g` become weights relative to its new maximum. Updates the maximum; the
+// correction is left as the old maximum minus the new one. Integer weights, of 15 bits, are
+// relative to the largest of the tile; their scale is NaN where one of them is not finite.
+template <class Policy, int G>
+inline void SoftmaxRow(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int g,
+                       TileScratch<Policy, G>* scratch, float* tile_sum) {
+  float* scores = scratch->scores[g];
+  typename Policy::Weight* weights = scratch->weights[g];
+  const int sub_tiles = (tile.tokens + kLanes - 1) / kLanes;
+  float factor = tile.scale * Policy::kFactor;
+  if constexpr (Policy::kInteger) {
+    factor *= rows.q_scale[g];
+  }
+  float tile_max = TopScore(tile, scores) * factor;
+  // Else the largest, which is rounded where others are not, may lie far below them; or it is NaN.
+  if (!(factor > 0.0f && tile_max <= kLargestPlainScore && tile_max >= -kLargestPlainScore)) {
+    tile_max = ScaleScores(tile, factor, scores);
+    factor = 1.0f;
+  }
+  const float old_max = rows.max[g];
+  const float new_max = old_max > tile_max ? old_max : tile_max;
+  const Ops::Vec scale = Ops::Set1(factor);
+  const Ops::Vec negative_max = Ops::Set1(-new_max);
+  Ops::Vec sum = Ops::Set1(0.0f);
+  Ops::Vec top = Ops::Set1(0.0f);
+  Ops::Vec total = Ops::Set1(0.0f);
+  for (int s = 0; s < sub_tiles; ++s) {
+    if (tile.prefetch_values) {
+      PrefetchInSoftmax(tile, g * sub_tiles + s);
+    }
+    const Ops::Vec p = Exp(Ops::MulAdd(Ops::Load(scores + s * kLanes), scale, negative_max));
+    sum = Ops::Add(sum, p);
+    const Ops::Vec weight = ValueWeight(tile, p, s);
+    if constexpr (Policy::kInteger) {
+      Ops::Store(scores + s * kLanes, weight);
+      top = Ops::Max(top, weight);
+      total = Ops::Add(total, weight);
+    } else {
+      Policy::StoreWeights(weights + s * kLanes, weight);
+    }
+  }
+  if constexpr (Policy::kInteger) {
+    float inverse = 0.0f;
+    scratch->weight_scale[g] = IntegerScale(Ops::ReduceMax(top), Ops::ReduceAdd(total), &inverse);
+    for (int s = 0; s < sub_tiles; ++s) {
+      Policy::StoreIntegers(weights + s * kLanes,
+                            Ops::Mul(Ops::Load(scores + s * kLanes), Ops::Set1(inverse)));
+    }
+  }
+  rows.max[g] = new_max;
+  scratch->correction[g] = old_max - new_max;
+  *tile_sum = Ops::ReduceAdd(sum);
+}
+
+// All query heads: weights, corrections (factors now) and sums.
+template <class Policy, int G>
+inline void Softmax(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
+                    TileScratch<Policy, G>* scratch) {
+  Ops::Store(scratch->correction, Ops::Set1(0.0f));
+  float tile_sum[G];
+  for (int g = 0; g < count; ++g) {
+    SoftmaxRow(tile, rows, g, scratch, &tile_sum[g]);
+  }
+  Ops::Store(scratch->correction, Exp(Ops::Load(scratch->correction)));
+  for (int g = 0; g < count; ++g) {
+    rows.sum[g] = rows.sum[g] * scratch->correction[g] + tile_sum[g];
+  }
+}
+
+}  // namespace
+}  // namespace tandem::attention

@@ -1,0 +1,3 @@
+#define TANDEM_NAME "avx2"
+#define TANDEM_TABLE Avx2SubTileKernels
+#include "common/kv_layout/sub_tile-inl.h"

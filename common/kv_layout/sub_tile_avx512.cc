@@ -1,0 +1,3 @@
+#define TANDEM_NAME "avx512"
+#define TANDEM_TABLE Avx512SubTileKernels
+#include "common/kv_layout/sub_tile-inl.h"

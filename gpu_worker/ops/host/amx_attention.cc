@@ -1,0 +1,2 @@
+#define TANDEM_LANES 16
+#include "gpu_worker/ops/host/amx_attention-inl.h"

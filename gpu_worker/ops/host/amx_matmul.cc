@@ -1,0 +1,1 @@
+#include "gpu_worker/ops/host/amx_matmul-inl.h"

@@ -1,0 +1,75 @@
+#include "gpu_worker/pipeline/memory_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+
+namespace tandem::gpu_worker {
+namespace {
+
+// Of matrix products, and of decode attention where its context is split.
+constexpr uint64_t kWorkspaceBytes = uint64_t{64} << 20;
+constexpr uint64_t kLogitsBytes = uint64_t{32} << 20;
+constexpr int64_t kMinLogitRows = 16;
+
+uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
+
+}  // namespace
+
+MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& shape,
+                      int32_t max_positions) {
+  const int64_t element = DTypeBytes(options.compute_dtype);
+  const int64_t hidden = shape.hidden_size;
+  const int64_t inter = shape.intermediate_size;
+  const int64_t qkv = shape.q_size() + 2 * shape.kv_size();
+  const int64_t layer = hidden * qkv + shape.q_size() * hidden + 3 * hidden * inter;
+  const int64_t tables = (shape.tied_embeddings ? 1 : 2) * int64_t{shape.vocab_size} * hidden;
+  MemoryPlan plan;
+  plan.weights_bytes = Unsigned((layer * shape.num_layers + tables) * element +
+                                (2 * int64_t{shape.num_layers} + 1) * hidden * 4);
+  const int64_t rows = options.max_num_batched_tokens + options.max_num_batched_tokens / 8 + 64;
+  const int64_t row_bytes = (hidden + qkv) * 4 + (hidden + shape.q_size() + 3 * inter) * element;
+  plan.activations_bytes =
+      Unsigned(rows * row_bytes + int64_t{max_positions} * shape.head_dim * 4) +
+      std::max(kLogitsBytes, Unsigned(kMinLogitRows * shape.vocab_size * 4));
+  if (options.cpu_kv_bytes > 0) {
+    plan.staging_bytes = Unsigned(int64_t{max_positions} * 2 * shape.kv_size() * element);
+  }
+  plan.workspace_bytes = kWorkspaceBytes;
+  return plan;
+}
+
+uint64_t PlannedPoolBytes(const MemoryPlan& plan, const device::MemoryInfo& memory,
+                          double utilization) {
+  const auto usable = static_cast<uint64_t>(static_cast<double>(memory.total_bytes) * utilization);
+  const uint64_t used = memory.total_bytes - memory.free_bytes + plan.fixed_bytes();
+  return usable > used ? usable - used : 0;
+}
+
+absl::Status CheckMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory,
+                             double utilization) {
+  if (PlannedPoolBytes(plan, memory, utilization) > 0) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the device has no memory for a KV pool: weights take ", plan.weights_bytes,
+                   " bytes, activations ", plan.activations_bytes, ", staging ", plan.staging_bytes,
+                   ", workspace ", plan.workspace_bytes, "; of ", memory.total_bytes, " bytes ",
+                   memory.free_bytes, " are free and --gpu-memory-utilization ", utilization,
+                   " may be used; lower --max-num-batched-tokens or --max-model-len, raise "
+                   "--gpu-memory-utilization, take a smaller --dtype or model, or a larger GPU"));
+}
+
+void LogMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory, double utilization) {
+  base::LogInfo("device memory plan",
+                {{"weights_bytes", plan.weights_bytes},
+                 {"activations_bytes", plan.activations_bytes},
+                 {"staging_bytes", plan.staging_bytes},
+                 {"workspace_bytes", plan.workspace_bytes},
+                 {"kv_pool_bytes", PlannedPoolBytes(plan, memory, utilization)},
+                 {"total_bytes", memory.total_bytes},
+                 {"free_bytes", memory.free_bytes}});
+}
+
+}  // namespace tandem::gpu_worker

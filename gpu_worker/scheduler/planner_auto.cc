@@ -1,0 +1,354 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "gpu_worker/scheduler/planner.h"
+
+// Policy auto: which CPU decodes run, in which sub-batch and mode, and how much prefill beside
+// them.
+namespace tandem::gpu_worker {
+namespace {
+
+// Shortest time a step is taken to last, so that rates stay finite when nothing is known.
+constexpr double kShortestStepUs = 1e-3;
+// Prefill beside CPU decodes is cut again and again; never below the rows.
+constexpr int kMostTrims = 8;
+constexpr double kTrim = 0.7;
+constexpr int64_t kSmallestPrefill = 64;
+// Prefill is not cut below the steady state's pace before the CPU tier holds this share of what it
+// is given: the best step of an empty tier is no way to fill it.
+constexpr double kFilled = 0.5;
+// Less prefill than that has to be better by this: prompts that wait do not show in a step's rate.
+constexpr double kTrimMargin = 1.02;
+// Prefill of a step over that of the steady state's.
+constexpr double kPace = 1.15;
+// From here on the device decodes' rows count in A's dense stage.
+constexpr double kRowsCount = 1.01;
+
+double Rate(double value, const StepPrediction& prediction) {
+  return value / std::max(prediction.total_us, kShortestStepUs);
+}
+
+// Counts that are ranked: 1, 2, 3, 5, 8, 12, ...
+size_t NextCount(size_t count, size_t last) {
+  if (count >= last) {
+    return last + 1;
+  }
+  return std::min(count + std::max<size_t>(1, count / 2), last);
+}
+
+}  // namespace
+
+// A layer's time in the long run: unified for an empty B, else the longest of all device work, all
+// CPU work and both chains. Orders candidates; the walk decides between the best.
+double Planner::SteadyLayerUs(const LayerTerms& a, const LayerTerms& b) const {
+  const double device_us = a.device_us() + b.device_us();
+  const double cpu_us = a.cpu_decode_us + b.cpu_decode_us;
+  const double attend_us = a.prefill_us + a.gpu_decode_us;
+  const double overlapped_us =
+      b.linear_us > 0 ? std::max({device_us, cpu_us, a.move_out_us,
+                                  a.linear_us + a.transfer_us + a.cpu_decode_us,
+                                  b.linear_us + b.transfer_us + b.cpu_decode_us})
+                      : std::max(a.linear_us + std::max(attend_us, a.transfer_us + a.cpu_decode_us),
+                                 a.move_out_us);
+  const double overlap = predictor_.Overlap(state_.corrections);
+  return overlap * overlapped_us +
+         (1 - overlap) * std::max(device_us + cpu_us + a.move_out_us, overlapped_us);
+}
+
+void Planner::SumCpuDecodes() {
+  tokens_before_.assign(1, 0);
+  entries_before_.assign(1, 0);
+  for (const SequenceView* view : cpu_decodes_) {
+    tokens_before_.push_back(tokens_before_.back() + view->total_tokens);
+    entries_before_.push_back(entries_before_.back() + state_.cpu.BlocksFor(view->total_tokens));
+  }
+}
+
+// The first `begin` to `end` CPU decodes beside `base`.
+LayerTerms Planner::TermsWith(const Base& base, bool in_b, size_t begin, size_t end) const {
+  SubBatchLoad load;
+  const int x = in_b ? 1 : 0;
+  load.rows = static_cast<int64_t>(end - begin) + base.rows[x];
+  load.cpu_decodes = static_cast<int64_t>(end - begin);
+  load.cpu_context_tokens = tokens_before_[end] - tokens_before_[begin];
+  return WithCpuDecodes(base.terms[x], load);
+}
+
+// Which counts of the first `count` CPU decodes may go to B, so that both slots hold their part.
+// Empty (low above high): none.
+std::array<size_t, 2> Planner::SplitRange(size_t count) const {
+  const auto rows = static_cast<size_t>(config_.max_cpu_rows_per_slot);
+  size_t low = count > rows ? count - rows : 0;
+  size_t high = std::min(count, rows);
+  if (const int64_t most = config_.max_cpu_table_entries_per_slot; most > 0) {
+    const auto in_b = std::upper_bound(entries_before_.begin(), entries_before_.end(), most);
+    high = std::min(high, static_cast<size_t>(in_b - entries_before_.begin()) - 1);
+    const auto in_a = std::lower_bound(entries_before_.begin(), entries_before_.end(),
+                                       entries_before_[count] - most);
+    low = std::max(low, static_cast<size_t>(in_a - entries_before_.begin()));
+  }
+  return {low, high};
+}
+
+// The most of the first CPU decodes that one slot, or both, can hold.
+size_t Planner::MostCpuDecodes(bool two) const {
+  size_t count = cpu_decodes_.size();
+  while (count > 0) {
+    const auto [low, high] = SplitRange(count);
+    if (two ? low <= high : low == 0) {
+      return count;
+    }
+    --count;
+  }
+  return 0;
+}
+
+// How many of the first `count` go to B: where its chain gets as long as A's.
+size_t Planner::BestSplit(const Base& base, size_t count) const {
+  auto [low, high] = SplitRange(count);
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    const LayerTerms a = TermsWith(base, false, middle, count);
+    const LayerTerms b = TermsWith(base, true, 0, middle);
+    const double chain_a_us = a.linear_us + a.transfer_us + a.cpu_decode_us;
+    const double chain_b_us = b.linear_us + b.transfer_us + b.cpu_decode_us;
+    if (chain_b_us < chain_a_us) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+double Planner::ValueOf(const Base& base, size_t cpu_decodes) const {
+  return value_.Of(static_cast<double>(gpu_decodes_.size() + cpu_decodes),
+                   static_cast<double>(base.prefill_rows));
+}
+
+// Exact: by the walk.
+Planner::Placement Planner::Evaluate(const Base& base, StepMode mode, size_t count) const {
+  Placement placement;
+  placement.mode = mode;
+  placement.count = count;
+  const bool two = mode == StepMode::kAsymmetric;
+  placement.in_b = two ? BestSplit(base, count) : 0;
+  placement.gpu_in_b = base.gpu_in_b;
+  const StepPrediction prediction = predictor_.PredictTerms(
+      {mode, StageOrder::kOverlapped, copied_tokens_},
+      {TermsWith(base, false, placement.in_b, count), TermsWith(base, true, 0, placement.in_b)},
+      state_.corrections);
+  placement.rate = Rate(ValueOf(base, count), prediction);
+  placement.total_us = prediction.total_us;
+  return placement;
+}
+
+bool Planner::IsTooSlow(const Placement& placement) const {
+  return config_.max_step_us > 0 && placement.total_us > static_cast<double>(config_.max_step_us);
+}
+
+// The best count of `mode`, from `at_least` on: ranked by the steady state, then by the walk
+// between the best and its neighbours.
+Planner::Placement Planner::BestOf(const Base& base, StepMode mode, size_t at_least) const {
+  const bool two = mode == StepMode::kAsymmetric;
+  const size_t last = MostCpuDecodes(two);
+  Placement best;
+  best.mode = mode;
+  if (last == 0) {
+    return best;
+  }
+  const size_t first = std::clamp<size_t>(at_least, 1, last);
+  size_t ranked[3] = {first, first, first};  // before, at and behind the best
+  double best_rate = 0;
+  size_t before = first;
+  bool was_best = false;
+  for (size_t count = first; count <= last; count = NextCount(count, last)) {
+    if (was_best) {
+      ranked[2] = count;
+    }
+    const size_t in_b = two ? BestSplit(base, count) : 0;
+    const double layer_us =
+        SteadyLayerUs(TermsWith(base, false, in_b, count), TermsWith(base, true, 0, in_b));
+    const double rate = ValueOf(base, count) / std::max(layer_us, kShortestStepUs);
+    was_best = rate > best_rate;
+    if (was_best) {
+      best_rate = rate;
+      ranked[0] = before;
+      ranked[1] = ranked[2] = count;
+    }
+    before = count;
+  }
+  const size_t tried[] = {ranked[1], (ranked[0] + ranked[1]) / 2, (ranked[1] + ranked[2] + 1) / 2,
+                          first};
+  for (const size_t count : tried) {
+    const Placement placement = Evaluate(base, mode, count);
+    if (placement.rate > best.rate && (count == first || !IsTooSlow(placement))) {
+      best = placement;
+    }
+  }
+  return best;
+}
+
+// Asymmetric. Rows in A cost time as soon as prefill fills it, in B they come with the reading of
+// the weights: device decodes may be better off there.
+Planner::Placement Planner::BestAsymmetric(const std::vector<Prefill>& prefills,
+                                           size_t at_least) const {
+  const Base base = BaseOf(prefills, 0);
+  Placement best = BestOf(base, StepMode::kAsymmetric, at_least);
+  const size_t decodes = gpu_decodes_.size();
+  const CostModel& model = predictor_.model();
+  const bool costs_rows =
+      decodes > 0 && base.prefill_rows > 0 &&
+      model.LinearUs(base.rows[0]) >
+          kRowsCount * model.LinearUs(base.rows[0] - static_cast<int64_t>(decodes));
+  for (const size_t in_b : {decodes, decodes / 2}) {
+    if (costs_rows && in_b > 0) {
+      const Placement placement = BestOf(BaseOf(prefills, in_b), StepMode::kAsymmetric, at_least);
+      best = placement.rate > best.rate ? placement : best;
+    }
+  }
+  return best;
+}
+
+// Unified or asymmetric; the current one is left only for a gain.
+Planner::Placement Planner::BestOffloaded(const std::vector<Prefill>& prefills,
+                                          size_t at_least) const {
+  const bool has_unified = config_.switches.unified || !config_.switches.asymmetric;
+  const Placement unified =
+      has_unified ? BestOf(BaseOf(prefills, 0), StepMode::kUnified, at_least) : Placement();
+  const Placement asymmetric =
+      config_.switches.asymmetric ? BestAsymmetric(prefills, at_least) : Placement();
+  const double margin = 1.0 + config_.mode_margin;
+  const bool is_asymmetric_now = state_.current_mode == StepMode::kAsymmetric;
+  return asymmetric.rate > unified.rate * (is_asymmetric_now ? 1.0 / margin : margin) ? asymmetric
+                                                                                      : unified;
+}
+
+Planner::Base Planner::BaseOf(const std::vector<Prefill>& prefills, size_t gpu_in_b) const {
+  Base base;
+  base.gpu_in_b = gpu_in_b;
+  const size_t in_a = gpu_decodes_.size() - gpu_in_b;
+  const SubBatchLoad a = DeviceLoad(prefills, in_a);
+  const SubBatchLoad b = GpuDecodeLoad(in_a, gpu_decodes_.size());
+  base.rows[0] = a.rows;
+  base.rows[1] = b.rows;
+  base.prefill_rows = a.rows - a.gpu_decodes;
+  base.terms[0] = predictor_.TermsOf(a, state_.corrections);
+  base.terms[1] = predictor_.TermsOf(b, state_.corrections);
+  return base;
+}
+
+// `prefills` cut down to about `rows`, in their order; those that get nothing go. A long prompt's
+// chunk was sized before, by how often its context has to be read.
+std::vector<Planner::Prefill> Planner::Trimmed(std::vector<Prefill> prefills, int64_t rows) const {
+  int64_t left = rows;
+  for (Prefill& prefill : prefills) {
+    if (!IsHog(*prefill.view)) {
+      prefill.chunk = static_cast<int32_t>(std::clamp<int64_t>(left, 0, prefill.chunk));
+    }
+    left -= prefill.chunk;
+  }
+  std::erase_if(prefills, [](const Prefill& prefill) { return prefill.chunk <= 0; });
+  return prefills;
+}
+
+// Prefill beside CPU decodes goes at the pace of the steady state: faster would leave later steps
+// without any to hide the CPU's work behind.
+std::vector<Planner::Prefill> Planner::PacedPrefills() const {
+  if (!config_.switches.chunk_balancing || !CpuTierServes()) {
+    return prefills_;
+  }
+  const double sequences = DeviceConcurrency(state_, Bounds()) + steady_.cpu_decodes;
+  const double rows =
+      kPace * state_.mix.prompt_rows_per_decode() * DecodesPerStep(state_.mix, sequences, Bounds());
+  return Trimmed(prefills_, std::max(static_cast<int64_t>(rows), kSmallestPrefill));
+}
+
+// Prefill of a step on the device alone. Where prompts wait for room all the same, the one whose
+// turn it is takes the pace that brings the most of them to their end: rows that come with the
+// reading of the weights cost little.
+std::vector<Planner::Prefill> Planner::PacedAlone() const {
+  const auto admitted = static_cast<size_t>(
+      std::count_if(prefills_.begin(), prefills_.end(),
+                    [](const Prefill& prefill) { return prefill.view->tier == Tier::kNone; }));
+  const bool others_wait = state_.waiting.size() > admitted;
+  if (!config_.switches.chunk_balancing || !others_wait || gpu_decodes_.empty() ||
+      CpuTierServes()) {
+    return prefills_;
+  }
+  return Trimmed(prefills_, steady_.alone_rows);
+}
+
+// The best offloaded step, and in balanced_ its prefill: at most at the steady state's pace, less
+// where that leaves neither side waiting for the other.
+Planner::Placement Planner::BalancePrefill(size_t at_least) {
+  balanced_ = PacedPrefills();
+  Placement best = BestOffloaded(balanced_, at_least);
+  int64_t rows = 0;
+  for (const Prefill& prefill : balanced_) {
+    rows += prefill.chunk;
+  }
+  const bool may_trim =
+      config_.switches.chunk_balancing && cpu_residents_ >= kFilled * steady_.cpu_decodes;
+  for (int i = 0; i < kMostTrims && may_trim && rows > kSmallestPrefill; ++i) {
+    rows = std::max(static_cast<int64_t>(static_cast<double>(rows) * kTrim), kSmallestPrefill);
+    std::vector<Prefill> prefills = Trimmed(prefills_, rows);
+    const Placement placement = BestOffloaded(prefills, at_least);
+    if (placement.rate > best.rate * kTrimMargin) {
+      best = placement;
+      balanced_ = std::move(prefills);
+    } else if (placement.rate < best.rate * 0.9) {
+      break;
+    }
+  }
+  return best;
+}
+
+void Planner::EmitAlone(std::vector<Prefill> prefills) {
+  prefills_ = std::move(prefills);
+  CountDeviceProgress();
+  EmitCpuDecodes(Placement());
+}
+
+void Planner::PlaceAuto() {
+  value_ = ValueNow();
+  const bool has_device_work = !gpu_decodes_.empty() || !prefills_.empty();
+  const bool pays = state_.offload_pays || !config_.switches.guard;
+  const size_t aged = CountAged();
+  std::vector<Prefill> alone = PacedAlone();
+  if (cpu_decodes_.empty() || (!pays && has_device_work && aged == 0)) {
+    EmitAlone(std::move(alone));
+    return;
+  }
+  if (!pays && has_device_work) {
+    cpu_decodes_.resize(aged);  // only what must not wait any longer
+  }
+  SumCpuDecodes();
+  const size_t at_least = has_device_work ? std::max<size_t>(aged, 1) : cpu_decodes_.size();
+  const Base full = BaseOf(alone, 0);
+  Placement best = BalancePrefill(at_least);
+  if (has_device_work && aged == 0) {
+    const StepPrediction predicted =
+        predictor_.PredictTerms({StepMode::kGpuOnly, StageOrder::kOverlapped, copied_tokens_},
+                                {full.terms[0], {}}, state_.corrections);
+    // Where the CPU tier pays in the long run, its decodes run beside prefill even where this step
+    // alone gains nothing by them: later ones would have nothing to hide them behind.
+    const double entry = steady_.cpu_decodes > 0                     ? 1.0 - config_.mode_margin
+                         : state_.current_mode == StepMode::kGpuOnly ? 1.0 + config_.mode_margin
+                                                                     : 1.0;
+    plan_.gpu_only_value_per_us = Rate(ValueOf(full, 0), predicted);
+    if (best.rate <= plan_.gpu_only_value_per_us * entry) {
+      best = Placement();
+    }
+  }
+  if (best.count == 0) {
+    EmitAlone(std::move(alone));
+    return;
+  }
+  prefills_ = std::move(balanced_);
+  CountDeviceProgress();
+  EmitCpuDecodes(best);
+}
+
+}  // namespace tandem::gpu_worker

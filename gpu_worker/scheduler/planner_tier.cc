@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "gpu_worker/scheduler/planner.h"
+
+// The steady state of this mix of requests: what work is worth in it, and how many sequences the
+// CPU tier shall hold.
+namespace tandem::gpu_worker {
+namespace {
+
+// Throughput has to grow by this for waiting sequences to go to the CPU at all.
+constexpr double kAdmissionMargin = 1.03;
+// Of the best throughput: among counts that reach it the largest is aimed at, so that the CPU never
+// runs dry.
+constexpr double kNearlyBest = 0.98;
+// Sequences that are still prefilled, above those that decode.
+constexpr double kInPrefill = 1.25;
+constexpr int32_t kMoreInPrefill = 2;
+// Where the CPU tier pays and is filled, a decode now is worth so much more than its price: one
+// that is put off may find no prefill to hide behind.
+constexpr double kSooner = 0.5;
+constexpr double kStagesPerLayer = 3;  // pre, attend, post
+constexpr size_t kMostTried = 40;
+// Prefill rows of a step that are tried for the device alone.
+constexpr double kSlowestPace = 64;
+constexpr double kPaceFactor = 1.3;
+// Gain for which prompts are prefilled more slowly than they could be.
+constexpr double kPaceMargin = 1.03;
+
+}  // namespace
+
+// A step with `cpu` sequences on the CPU beside those that fill the device, each decode with its
+// share of prefill, and `more_rows` of prefill.
+Planner::SteadyStep Planner::SteadyStepOf(double cpu, double more_rows) const {
+  SteadyStep step;
+  const double on_gpu = DeviceConcurrency(state_, Bounds());
+  step.decodes = DecodesPerStep(state_.mix, on_gpu + cpu, Bounds());
+  step.prefill_rows = state_.mix.prompt_rows_per_decode() * step.decodes + more_rows;
+  const double share = cpu / (on_gpu + cpu);
+  const double gpu = step.decodes * (1 - share);
+  const double context = MeanContext(state_.mix);
+  const double prompt = std::max(state_.mix.prompt_tokens, 1.0);
+  const CostModel& model = predictor_.model();
+  const Corrections& corrections = state_.corrections;
+
+  LayerTerms base;
+  base.gpu_decode_us =
+      corrections.gpu_decode * model.GpuDecodeUs(std::max<int64_t>(static_cast<int64_t>(gpu), 1),
+                                                 static_cast<int64_t>(gpu * context));
+  base.prefill_us = corrections.prefill * model.PrefillUs(static_cast<int64_t>(prompt), 0) *
+                    step.prefill_rows / prompt;
+  base.move_out_us =
+      corrections.copies * model.CopyUs(static_cast<int64_t>(step.prefill_rows * share));
+  const auto with = [&](const LayerTerms& terms, double rows, double on_cpu) {
+    SubBatchLoad load;
+    load.rows = rows + on_cpu > 0 ? std::max<int64_t>(static_cast<int64_t>(rows + on_cpu), 1) : 0;
+    load.cpu_decodes = std::llround(on_cpu);
+    load.cpu_context_tokens = static_cast<int64_t>(on_cpu * context);
+    return WithCpuDecodes(terms, load);
+  };
+  const double rows = gpu + step.prefill_rows;
+  const double n = step.decodes * share;
+  const double stages_us = kStagesPerLayer * predictor_.LaunchUs(corrections);
+  double layer_us = SteadyLayerUs(with(base, rows, n), {}) + stages_us;
+  if (n > 0 && config_.switches.asymmetric) {
+    for (const double in_b : {n, 0.75 * n, 0.5 * n}) {
+      const double two_us =
+          SteadyLayerUs(with(base, rows, n - in_b), with({}, 0, in_b)) + 2 * stages_us;
+      layer_us = std::min(layer_us, two_us);
+    }
+  }
+  step.total_us = std::max(layer_us * model.num_layers(), 1e-6);
+  return step;
+}
+
+// The device alone, when it prefills `rows` in a step whenever a prompt is there: a prompt holds
+// its room while it is prefilled and while it decodes.
+Planner::AloneStep Planner::AloneWith(double rows) const {
+  const double sequences = DeviceConcurrency(state_, Bounds());
+  const double prompt = std::max(state_.mix.prompt_tokens, 1.0);
+  const double output = std::max(state_.mix.output_tokens, 1.0);
+  const double prefill_steps = std::max(prompt / rows, 1.0);
+  const double ends = std::min(sequences / (output + prefill_steps), rows / prompt);  // in a step
+  const double share = std::min(ends * prompt / rows, 1.0);  // of the steps that prefill
+  AloneStep step;
+  step.rows = rows;
+  step.decodes = ends * output;
+  const CostModel& model = predictor_.model();
+  const Corrections& corrections = state_.corrections;
+  const auto layer_us = [&](double prefill_rows) {
+    const auto decodes = std::max<int64_t>(static_cast<int64_t>(step.decodes), 1);
+    return corrections.linear * model.LinearUs(decodes + static_cast<int64_t>(prefill_rows)) +
+           corrections.gpu_decode *
+               model.GpuDecodeUs(decodes,
+                                 static_cast<int64_t>(step.decodes * MeanContext(state_.mix))) +
+           corrections.prefill * model.PrefillUs(static_cast<int64_t>(prompt), 0) * prefill_rows /
+               prompt +
+           kStagesPerLayer * predictor_.LaunchUs(corrections);
+  };
+  step.total_us =
+      std::max(model.num_layers() * (share * layer_us(rows) + (1 - share) * layer_us(0)), 1e-6);
+  return step;
+}
+
+// The device alone at its best pace of prefill: few rows come with the reading of the weights, but
+// a prompt that is prefilled slowly holds its room for longer.
+Planner::AloneStep Planner::BestAlone() const {
+  const double most = std::max(config_.max_num_batched_tokens, 1);
+  const AloneStep at_once = AloneWith(most);
+  AloneStep best = at_once;
+  double rows = kSlowestPace;
+  while (rows < most) {
+    const AloneStep step = AloneWith(rows);
+    best = step.rate() > best.rate() ? step : best;
+    rows *= kPaceFactor;
+  }
+  return best.rate() > kPaceMargin * at_once.rate() ? best : at_once;
+}
+
+// The number of CPU decodes that the best steady state has; 0: the device alone is as good.
+double Planner::BestCpuDecodes(double alone) const {
+  if (!rules_.cpu_usable) {
+    return 0;
+  }
+  // Whole blocks each, and what admission keeps free; no more than there are.
+  const double blocks_each =
+      state_.cpu.BlocksFor(static_cast<int64_t>(MeanContext(state_.mix))) + 0.5;
+  const auto open = static_cast<double>(state_.resident.size() + state_.waiting.size());
+  const double beside_device = config_.max_num_seqs - DeviceConcurrency(state_, Bounds());
+  const double most = std::min({0.98 * state_.cpu.total_blocks / blocks_each,
+                                2.0 * config_.max_cpu_rows_per_slot, beside_device, open});
+  if (most < 1) {
+    return 0;
+  }
+  std::array<std::pair<double, double>, kMostTried> tried;  // count, rate
+  size_t count = 0;
+  double best = alone;
+  for (double n = 1; n <= most && count < kMostTried;
+       n = std::max(n + 1, static_cast<double>(static_cast<int64_t>(n * 1.3)))) {
+    tried[count] = {n, SteadyStepOf(n, 0).rate()};
+    best = std::max(best, tried[count].second);
+    ++count;
+  }
+  double wanted = 0;
+  for (size_t i = 0; i < count && best > kAdmissionMargin * alone; ++i) {
+    wanted = tried[i].second >= kNearlyBest * best ? tried[i].first : wanted;
+  }
+  return wanted;
+}
+
+// What work is worth and how many sequences the CPU tier is given for speed.
+SteadyState Planner::Study() const {
+  constexpr double kMoreRows = 128;
+  SteadyState steady;
+  steady.is_known = true;
+  const AloneStep alone = BestAlone();
+  steady.alone_rows = static_cast<int64_t>(alone.rows);
+  steady.cpu_decodes = BestCpuDecodes(alone.rate());
+  if (steady.cpu_decodes > 0) {
+    steady.cpu_target = static_cast<int32_t>(steady.cpu_decodes * kInPrefill) + kMoreInPrefill;
+  }
+  const SteadyStep step = SteadyStepOf(steady.cpu_decodes, 0);
+  steady.gain = step.rate() / SteadyStepOf(0, 0).rate();
+  steady.surely_pays = steady.cpu_decodes > 0 && steady.gain > kAdmissionMargin;
+  const auto value_with = [&step](double row_us) {
+    const double decode_us = (step.total_us - row_us * step.prefill_rows) / step.decodes;
+    return WorkValue{std::max(decode_us, std::max(row_us, 1e-3)), row_us};
+  };
+  steady.ramp = value_with(PrefillRowUs(predictor_, state_));
+  const double more_us = SteadyStepOf(steady.cpu_decodes, kMoreRows).total_us - step.total_us;
+  steady.filled = value_with(std::clamp(more_us / kMoreRows, 0.0, steady.ramp.row_us));
+  return steady;
+}
+
+// How far the CPU tier has the decodes that its best state has.
+double Planner::Fill() const {
+  return steady_.cpu_decodes > 0
+             ? std::min(static_cast<double>(cpu_decodes_.size()) / steady_.cpu_decodes, 1.0)
+             : 0.0;
+}
+
+// The fuller the CPU tier is, the less it is worth to bring more prompts there.
+WorkValue Planner::ValueNow() const {
+  const double fill = Fill();
+  const double decode_us =
+      steady_.ramp.decode_us + fill * (steady_.filled.decode_us - steady_.ramp.decode_us);
+  return {decode_us * (steady_.surely_pays ? 1.0 + fill * kSooner : 1.0),
+          steady_.ramp.row_us + fill * (steady_.filled.row_us - steady_.ramp.row_us)};
+}
+
+// Whether sequences are on the CPU for speed, rather than until the device has room for them.
+bool Planner::CpuTierServes() const {
+  return steady_.cpu_decodes > 0 && state_.cpu_up &&
+         (state_.offload_pays || !config_.switches.guard);
+}
+
+// Whether one more waiting sequence is put on the CPU rather than wait for room on the device.
+bool Planner::CpuTierPays() const {
+  return gpu_residents_ + cpu_residents_ == 0 ||
+         (CpuTierServes() && cpu_residents_ < steady_.cpu_target);
+}
+
+}  // namespace tandem::gpu_worker

@@ -1,0 +1,71 @@
+#include "gpu_worker/pipeline/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace tandem::gpu_worker {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// Llama-3 8B.
+ModelShape Shape() {
+  ModelShape shape;
+  shape.num_layers = 32;
+  shape.hidden_size = 4096;
+  shape.intermediate_size = 14336;
+  shape.num_q_heads = 32;
+  shape.num_kv_heads = 8;
+  shape.head_dim = 128;
+  shape.vocab_size = 128256;
+  shape.max_position = 8192;
+  return shape;
+}
+
+PipelineOptions Options() {
+  PipelineOptions options;
+  options.device = "cuda";
+  options.compute_dtype = DType::kBFloat16;
+  options.cpu_kv_bytes = kGiB;
+  return options;
+}
+
+TEST(MemoryPlanTest, CountsWhatAModelTakes) {
+  const MemoryPlan plan = PlanMemory(Options(), Shape(), 8192);
+  // 8.03 billion parameters of two bytes, but for the norms, which have four.
+  EXPECT_NEAR(static_cast<double>(plan.weights_bytes), 16.06e9, 0.01e9);
+  EXPECT_EQ(plan.staging_bytes, uint64_t{8192} * 2 * 1024 * 2);
+  EXPECT_GT(plan.activations_bytes, uint64_t{2048} * (4096 + 6144) * 4);
+  EXPECT_LT(plan.activations_bytes, kGiB);
+}
+
+TEST(MemoryPlanTest, WithoutACpuTierNothingIsStaged) {
+  PipelineOptions options = Options();
+  options.cpu_kv_bytes = 0;
+  EXPECT_EQ(PlanMemory(options, Shape(), 8192).staging_bytes, 0u);
+}
+
+TEST(MemoryPlanTest, ThePoolGetsWhatIsLeftOfTheShare) {
+  const MemoryPlan plan = PlanMemory(Options(), Shape(), 8192);
+  const device::MemoryInfo memory{23 * kGiB, 24 * kGiB};
+  const auto usable = static_cast<uint64_t>(24 * kGiB * 0.9);
+  EXPECT_EQ(PlannedPoolBytes(plan, memory, 0.9), usable - kGiB - plan.fixed_bytes());
+  EXPECT_TRUE(CheckMemoryPlan(plan, memory, 0.9).ok());
+}
+
+TEST(MemoryPlanTest, WhatDoesNotFitSaysWhatToLower) {
+  const MemoryPlan plan = PlanMemory(Options(), Shape(), 8192);
+  const device::MemoryInfo memory{15 * kGiB, 16 * kGiB};
+  EXPECT_EQ(PlannedPoolBytes(plan, memory, 0.9), 0u);
+  const absl::Status status = CheckMemoryPlan(plan, memory, 0.9);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--max-num-batched-tokens"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--gpu-memory-utilization"));
+}
+
+}  // namespace
+}  // namespace tandem::gpu_worker
