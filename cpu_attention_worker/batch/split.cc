@@ -89,11 +89,12 @@ void SplitShortRows(std::span<const int64_t> rows, int64_t total, const SplitSha
                     Split* split) {
   const int64_t threads = shape.num_threads;
   const int64_t heads = shape.num_kv_heads;
+  const int64_t pairs = std::max<int64_t>(total * heads, 1);
   int64_t before = 0;  // (token, head) pairs of earlier segments
-  int64_t share = 1;   // ends at share * total * heads / threads
+  int64_t share = 1;   // ends at share * pairs / threads
   for (size_t i = 0; i < rows.size(); ++i) {
     RowBuilder row(static_cast<int32_t>(i), split);
-    const int64_t wanted = CeilDivide(rows[i] * threads * kSmallTasksPerThread, heads * total);
+    const int64_t wanted = CeilDivide(rows[i] * threads * kSmallTasksPerThread, pairs);
     const int64_t segments =
         std::clamp<int64_t>(wanted, 1, CeilDivide(rows[i], kMinSmallSegmentTokens));
     const int64_t length = RoundUp(CeilDivide(rows[i], segments), kSegmentGrain);
@@ -101,7 +102,7 @@ void SplitShortRows(std::span<const int64_t> rows, int64_t total, const SplitSha
       const int64_t tokens = std::min(length, rows[i] - begin);
       int64_t head = 0;
       for (; share < threads; ++share) {
-        const int64_t border = share * total * heads / threads - before;
+        const int64_t border = share * pairs / threads - before;
         if (border > tokens * heads) {
           break;
         }
@@ -134,6 +135,9 @@ void AssignThreads(int32_t num_threads, Split* split) {
   split->thread_begin.assign(static_cast<size_t>(num_threads) + 1,
                              static_cast<int32_t>(split->tasks.size()));
   split->thread_begin[0] = 0;
+  if (total == 0) {
+    return;
+  }
   int64_t before = 0;
   int32_t thread = 0;
   for (size_t i = 0; i < split->tasks.size(); ++i) {

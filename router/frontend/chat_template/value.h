@@ -36,8 +36,8 @@ using Function = std::function<Value(Interpreter&, const Arguments&)>;
 // A dict in insertion order, as Python has it.
 class Dict {
  public:
-  const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
-  size_t size() const { return entries_.size(); }
+  const std::vector<std::pair<Value, Value>>& entries() const;
+  size_t size() const;
   const Value* Find(const Value& key) const;
   const Value* Find(std::string_view key) const;
   void Set(Value key, Value value);
@@ -180,5 +180,8 @@ class Value {
 
   Data data_;
 };
+
+inline const std::vector<std::pair<Value, Value>>& Dict::entries() const { return entries_; }
+inline size_t Dict::size() const { return entries_.size(); }
 
 }  // namespace tandem::chat_template
