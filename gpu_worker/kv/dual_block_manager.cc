@@ -5,6 +5,11 @@
 #include "common/base/check.h"
 
 namespace tandem::gpu_worker {
+namespace {
+
+Tier OtherTier(Tier tier) { return tier == Tier::kGpu ? Tier::kCpu : Tier::kGpu; }
+
+}  // namespace
 
 DualBlockManager::DualBlockManager(const PoolSizes& sizes)
     : gpu_(sizes.gpu_blocks, sizes.gpu_block_tokens),
@@ -79,49 +84,45 @@ bool DualBlockManager::ReserveMove(uint64_t sequence, Tier to, int64_t tokens) {
   return pool.Allocate(sequence, wanted, &entry.destination);
 }
 
-void DualBlockManager::CommitStep() {
+template <typename End>
+void DualBlockManager::EndStep(End end) {
   TANDEM_CHECK(in_step_);
   for (const uint64_t sequence : touched_) {
     const auto it = entries_.find(sequence);
-    if (it == entries_.end()) {
-      continue;
+    if (it != entries_.end()) {
+      it->second.touched = false;
+      end(sequence, it->second);
     }
-    Entry& entry = it->second;
-    if (entry.moving) {
-      pool_of(entry.tier).Free(sequence, entry.table);
-      entry.tier = entry.tier == Tier::kGpu ? Tier::kCpu : Tier::kGpu;
-      entry.table = std::move(entry.destination);
-      entry.destination.clear();
-      entry.moving = false;
-    }
-    entry.touched = false;
   }
   touched_.clear();
   in_step_ = false;
 }
 
-void DualBlockManager::RollbackStep() {
-  TANDEM_CHECK(in_step_);
-  for (const uint64_t sequence : touched_) {
-    const auto it = entries_.find(sequence);
-    if (it == entries_.end()) {
-      continue;
-    }
-    Entry& entry = it->second;
+void DualBlockManager::CommitStep() {
+  EndStep([this](uint64_t sequence, Entry& entry) {
     if (entry.moving) {
-      pool_of(entry.tier == Tier::kGpu ? Tier::kCpu : Tier::kGpu).Free(sequence, entry.destination);
+      pool_of(entry.tier).Free(sequence, entry.table);
+      entry.tier = OtherTier(entry.tier);
+      entry.table = std::move(entry.destination);
+      entry.destination.clear();
+      entry.moving = false;
+    }
+  });
+}
+
+void DualBlockManager::RollbackStep() {
+  EndStep([this](uint64_t sequence, Entry& entry) {
+    if (entry.moving) {
+      pool_of(OtherTier(entry.tier)).Free(sequence, entry.destination);
       entry.destination.clear();
       entry.moving = false;
     }
     pool_of(entry.tier).Free(sequence, std::span(entry.table).subspan(entry.committed_blocks));
     entry.table.resize(entry.committed_blocks);
-    entry.touched = false;
     if (entry.table.empty()) {
-      entries_.erase(it);
+      entries_.erase(sequence);
     }
-  }
-  touched_.clear();
-  in_step_ = false;
+  });
 }
 
 void DualBlockManager::Release(uint64_t sequence) {

@@ -64,6 +64,9 @@ class DualBlockManager {
 
   BlockPool& pool_of(Tier tier) { return tier == Tier::kGpu ? gpu_ : cpu_; }
   Entry& Touch(uint64_t sequence);
+  // Ends the step for every touched sequence that is still there: `end` may erase its entry.
+  template <typename End>
+  void EndStep(End end);
 
   BlockPool gpu_;
   BlockPool cpu_;

@@ -3,7 +3,6 @@
 //   grammar_bench TOKENIZER SCHEMAS.jsonl [--texts]
 // SCHEMAS: one {"id", "schema"} per line. --texts: prints every finished text as {"id", "text"}
 // instead of the table, so that another validator can check them.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -15,24 +14,13 @@
 #include "common/structured_output/compiled_grammar.h"
 #include "common/structured_output/grammar_text.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/structured_output/figures.h"
 
 namespace tandem::structured_output {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
-
-double Microseconds(Clock::duration duration) {
-  return std::chrono::duration<double, std::micro>(duration).count();
-}
-
-double Quantile(std::vector<double> values, double share) {
-  if (values.empty()) {
-    return 0;
-  }
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
 
 struct Run {
   int num_texts = 5;

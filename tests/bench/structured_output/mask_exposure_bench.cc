@@ -2,7 +2,6 @@
 // leaves the CPU alone for as long as a device would work, and then takes them.
 //   mask_exposure_bench TOKENIZER SCHEMAS.jsonl [STEP_US [SEQUENCES [STEPS]]]
 // SCHEMAS: one {"id", "schema"} per line; sequences take them in turn, with random tokens.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,24 +16,13 @@
 #include "cli/text/open_tokenizer.h"
 #include "gpu_worker/service/grammar_service.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/structured_output/figures.h"
 
 namespace tandem::gpu_worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using structured_output::GrammarSpec;
-
-double Microseconds(Clock::duration duration) {
-  return std::chrono::duration<double, std::micro>(duration).count();
-}
-
-double Quantile(std::vector<double> values, double share) {
-  if (values.empty()) {
-    return 0;
-  }
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
 
 struct Sequence {
   GrammarSpec spec;

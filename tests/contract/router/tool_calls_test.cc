@@ -5,6 +5,18 @@
 namespace tandem::router {
 namespace {
 
+// Appends a call of get_weather by the assistant and its result to the messages.
+void AddCall(const char* id, const char* arguments, const char* result, Json* body) {
+  Json call = {{"id", id},
+               {"type", "function"},
+               {"function", {{"name", "get_weather"}, {"arguments", arguments}}}};
+  Json& messages = (*body)["messages"];
+  messages.push_back({{"role", "assistant"},
+                      {"content", nullptr},
+                      {"tool_calls", Json::array({std::move(call)})}});
+  messages.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", result}});
+}
+
 class ToolCallsTest : public DialectsTest {};
 
 TEST_F(ToolCallsTest, ToolCallsOfAChat) {
@@ -105,15 +117,7 @@ TEST_F(ToolCallsTest, ATemplateThatKnowsToolsGetsThem) {
       "{% for c in m.tool_calls or [] %}[{{ c.function.arguments.city }}]{% endfor %}{% endfor %}");
   Say("Fine.");
   Json body = WithTool();
-  body["messages"].push_back(
-      {{"role", "assistant"},
-       {"content", nullptr},
-       {"tool_calls",
-        Json::array(
-            {{{"id", "c1"},
-              {"type", "function"},
-              {"function", {{"name", "get_weather"}, {"arguments", "{\"city\":\"Rome\"}"}}}}})}});
-  body["messages"].push_back({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "4 degrees"}});
+  AddCall("c1", "{\"city\":\"Rome\"}", "4 degrees", &body);
   EXPECT_EQ(Post("/v1/chat/completions", body).status, 200);
   EXPECT_TRUE(LastPrompt().starts_with("get_weather;<user>")) << LastPrompt();
   EXPECT_NE(LastPrompt().find("[Rome]<tool>4 degrees"), std::string::npos) << LastPrompt();
@@ -127,14 +131,7 @@ TEST_F(ToolCallsTest, MistralsTemplatesGetIdsOfNineCharacters) {
   Say("Fine.");
   Json body = WithTool();
   for (const char* id : {"call_abc-defghijk", "x1"}) {
-    body["messages"].push_back(
-        {{"role", "assistant"},
-         {"content", nullptr},
-         {"tool_calls",
-          Json::array({{{"id", id},
-                        {"type", "function"},
-                        {"function", {{"name", "get_weather"}, {"arguments", "{}"}}}}})}});
-    body["messages"].push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", "x"}});
+    AddCall(id, "{}", "x", &body);
   }
   EXPECT_EQ(Post("/v1/chat/completions", body).status, 200);
   EXPECT_NE(LastPrompt().find("<cdefghijk><cdefghijk><0000000x1><0000000x1>"), std::string::npos)
@@ -145,15 +142,7 @@ TEST_F(ToolCallsTest, CallsAndResultsAsTextWhereTheTemplateKnowsNone) {
   Start();
   Say("Fine.");
   Json body = WithTool();
-  body["messages"].push_back(
-      {{"role", "assistant"},
-       {"content", nullptr},
-       {"tool_calls",
-        Json::array(
-            {{{"id", "c1"},
-              {"type", "function"},
-              {"function", {{"name", "get_weather"}, {"arguments", "{\"city\":\"Rome\"}"}}}}})}});
-  body["messages"].push_back({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "4 degrees"}});
+  AddCall("c1", "{\"city\":\"Rome\"}", "4 degrees", &body);
   EXPECT_EQ(Post("/v1/chat/completions", body).status, 200);
   EXPECT_NE(LastPrompt().find("<assistant><tool_call>\n{\"name\":\"get_weather\",\"arguments\":{"
                               "\"city\":\"Rome\"}}\n</tool_call></end>"),

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "common/model_shape/known_shapes.h"
+
 namespace tandem::gpu_worker {
 namespace {
 
@@ -12,16 +14,8 @@ using testing::HasSubstr;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// Llama-3 8B.
 ModelShape Shape() {
-  ModelShape shape;
-  shape.num_layers = 32;
-  shape.hidden_size = 4096;
-  shape.intermediate_size = 14336;
-  shape.num_q_heads = 32;
-  shape.num_kv_heads = 8;
-  shape.head_dim = 128;
-  shape.vocab_size = 128256;
+  ModelShape shape = Llama31Of8B();
   shape.max_position = 8192;
   return shape;
 }
