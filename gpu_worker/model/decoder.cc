@@ -18,6 +18,11 @@ constexpr int64_t kMaxLogitRows = 256;
 
 }  // namespace
 
+int32_t MaxLogitRows(int32_t vocab_size) {
+  return static_cast<int32_t>(
+      std::clamp(kLogitBytes / (int64_t{vocab_size} * 4), kMinLogitRows, kMaxLogitRows));
+}
+
 Decoder::Decoder(ops::OpContext* context, const ModelShape& shape)
     : context_(context), shape_(shape) {}
 
@@ -38,8 +43,7 @@ absl::Status Decoder::Allocate(const DecoderLimits& limits) {
   max_rows_ = limits.max_rows;
   // Both ranges of rows may be rounded up to a bucket, each by less than an eighth.
   const int64_t rows = limits.max_rows + limits.max_rows / 8 + 64;
-  max_logit_rows_ = static_cast<int32_t>(
-      std::clamp(kLogitBytes / (int64_t{shape_.vocab_size} * 4), kMinLogitRows, kMaxLogitRows));
+  max_logit_rows_ = MaxLogitRows(shape_.vocab_size);
   const int64_t logit_rows = ops::LinearRows(max_logit_rows_);
   const int64_t compute = DTypeBytes(context_->compute_dtype());
   const struct {
@@ -60,14 +64,6 @@ absl::Status Decoder::Allocate(const DecoderLimits& limits) {
     TANDEM_ASSIGN_OR_RETURN(
         *want.buffer, context_->device().Allocate(static_cast<size_t>(want.elements * want.bytes),
                                                   "the activations"));
-  }
-  TANDEM_ASSIGN_OR_RETURN(host_logits_,
-                          context_->device().AllocateHost(logits_->bytes(), "the host's logits"));
-  const size_t token_bytes = static_cast<size_t>(max_logit_rows_) * sizeof(int32_t);
-  TANDEM_ASSIGN_OR_RETURN(host_tokens_,
-                          context_->device().AllocateHost(token_bytes, "the host's tokens"));
-  if (host_tokens_ != nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(tokens_, context_->device().Allocate(token_bytes, "the tokens"));
   }
   return absl::OkStatus();
 }
@@ -152,7 +148,7 @@ void Decoder::ClearAttention(int32_t count) {
   context_->stream().Clear(attention_->data(), bytes);
 }
 
-void Decoder::DeviceLogits(std::span<const int32_t> row_ids) {
+void Decoder::Logits(std::span<const int32_t> row_ids) {
   TANDEM_CHECK(static_cast<int32_t>(row_ids.size()) <= max_logit_rows_);
   const auto rows = static_cast<int64_t>(row_ids.size());
   ops::RmsNormArgs norm;
@@ -166,23 +162,6 @@ void Decoder::DeviceLogits(std::span<const int32_t> row_ids) {
   ops::RmsNorm(*context_, norm);
   ops::Linear(*context_, {weights_.output.get(), last_->data(), logits_->data(), rows,
                           DType::kFloat32, false});
-}
-
-void Decoder::Logits(std::span<const int32_t> row_ids) {
-  DeviceLogits(row_ids);
-  if (host_logits_ != nullptr) {
-    context_->stream().CopyToHost(
-        host_logits_->data(), logits_->data(),
-        row_ids.size() * static_cast<size_t>(shape_.vocab_size) * sizeof(float));
-  }
-}
-
-void Decoder::GreedyTokens(std::span<const int32_t> row_ids) {
-  DeviceLogits(row_ids);
-  ops::Argmax(*context_, {logits_->as<float>(), static_cast<int64_t>(row_ids.size()),
-                          shape_.vocab_size, tokens_->as<int32_t>()});
-  context_->stream().CopyToHost(host_tokens_->data(), tokens_->data(),
-                                row_ids.size() * sizeof(int32_t));
 }
 
 }  // namespace tandem::gpu_worker::model

@@ -25,6 +25,9 @@ struct RowRange {
   int32_t count = 0;
 };
 
+// Rows of logits at a time.
+int32_t MaxLogitRows(int32_t vocab_size);
+
 // A decoder's dense parts, piece by piece. Each call queues work on the context's stream; what
 // spans point to must stay until the stream is past it. Attention is between Pre and Post: it reads
 // qkv() and writes attention_out().
@@ -44,20 +47,12 @@ class Decoder {
   void Post(int32_t layer, RowRange rows);
   // Zeroes attention_out() of rows [0, count), for timing without attention.
   void ClearAttention(int32_t count);
-  // Final norm and logits of up to max_logit_rows() rows, to logits() [rows, vocab_size], which is
-  // the host's memory.
+  // Final norm and logits of up to max_logit_rows() rows, to logits().
   void Logits(std::span<const int32_t> row_ids);
-  // Instead of the logits only the id of the largest one of each row (the lowest on ties), to
-  // greedy_tokens(), which is the host's memory. Where the device has memory of its own.
-  bool picks_greedy_tokens() const { return host_tokens_ != nullptr; }
-  void GreedyTokens(std::span<const int32_t> row_ids);
 
   ops::QkvRows qkv() const;  // [rows, q, k, v] float32, indexed by row
   std::byte* attention_out() const { return attention_->data(); }  // [rows, q_size] compute dtype
-  float* logits() const {
-    return host_logits_ != nullptr ? host_logits_->as<float>() : logits_->as<float>();
-  }
-  const int32_t* greedy_tokens() const { return host_tokens_->as<int32_t>(); }
+  float* logits() const { return logits_->as<float>(); }        // [rows, vocab_size], on the device
   const float* hidden() const { return hidden_->as<float>(); }  // [rows, hidden_size] residual
   int32_t max_rows() const { return max_rows_; }
   int32_t max_logit_rows() const { return max_logit_rows_; }
@@ -67,24 +62,20 @@ class Decoder {
  private:
   Decoder(ops::OpContext* context, const ModelShape& shape);
   absl::Status Allocate(const DecoderLimits& limits);
-  void DeviceLogits(std::span<const int32_t> row_ids);
   std::byte* At(const device::Buffer& buffer, int64_t row, int64_t width, DType dtype) const;
 
   ops::OpContext* context_;
   ModelShape shape_;
   Weights weights_;
   RopeTable rope_;
-  std::unique_ptr<device::Buffer> hidden_;       // [rows, hidden_size] float32, the residual stream
-  std::unique_ptr<device::Buffer> normed_;       // [rows, hidden_size]
-  std::unique_ptr<device::Buffer> qkv_;          // [rows, q_size + 2 * kv_size] float32
-  std::unique_ptr<device::Buffer> attention_;    // [rows, q_size]
-  std::unique_ptr<device::Buffer> gate_up_;      // [rows, 2 * intermediate_size]
-  std::unique_ptr<device::Buffer> activated_;    // [rows, intermediate_size]
-  std::unique_ptr<device::Buffer> last_;         // [max_logit_rows, hidden_size] normed
-  std::unique_ptr<device::Buffer> logits_;       // [max_logit_rows, vocab_size] float32
-  std::unique_ptr<device::Buffer> host_logits_;  // where the device has memory of its own
-  std::unique_ptr<device::Buffer> tokens_;       // [max_logit_rows], likewise
-  std::unique_ptr<device::Buffer> host_tokens_;
+  std::unique_ptr<device::Buffer> hidden_;     // [rows, hidden_size] float32, the residual stream
+  std::unique_ptr<device::Buffer> normed_;     // [rows, hidden_size]
+  std::unique_ptr<device::Buffer> qkv_;        // [rows, q_size + 2 * kv_size] float32
+  std::unique_ptr<device::Buffer> attention_;  // [rows, q_size]
+  std::unique_ptr<device::Buffer> gate_up_;    // [rows, 2 * intermediate_size]
+  std::unique_ptr<device::Buffer> activated_;  // [rows, intermediate_size]
+  std::unique_ptr<device::Buffer> last_;       // [max_logit_rows, hidden_size] normed
+  std::unique_ptr<device::Buffer> logits_;     // [max_logit_rows, vocab_size] float32
   int32_t max_rows_ = 0;
   int32_t max_logit_rows_ = 0;
 };

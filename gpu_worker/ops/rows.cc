@@ -55,11 +55,6 @@ void SiluMul(OpContext& context, const SiluMulArgs& args) {
   }
 }
 
-void Argmax(OpContext& context, const ArgmaxArgs& args) {
-  TANDEM_CHECK(cuda::IsCuda(context) && args.logits != nullptr && args.tokens != nullptr);
-  cuda::Argmax(context, args);
-}
-
 void PackRows(const OpContext& context, const PackRowsArgs& args) {
   TANDEM_CHECK(args.first_column + args.width <= args.in_width);
   host::PackRows(context, args);

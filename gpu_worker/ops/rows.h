@@ -57,16 +57,6 @@ struct SiluMulArgs {
 };
 void SiluMul(OpContext& context, const SiluMulArgs& args);
 
-// tokens [rows] = of each row of logits [rows, vocab] the index of the largest, the lowest on ties;
-// NaN counts as minus infinity. Of a CUDA device; others sample on the host.
-struct ArgmaxArgs {
-  const float* logits = nullptr;
-  int64_t rows = 0;
-  int64_t vocab = 0;
-  int32_t* tokens = nullptr;
-};
-void Argmax(OpContext& context, const ArgmaxArgs& args);
-
 // Columns [first_column, first_column + width) of rows `row_ids` of in [.., in_width] float32, to
 // out [rows, width] in the compute dtype; and back, to a matrix in the compute dtype. The two ends
 // of an exchange of rows with the CPU side.

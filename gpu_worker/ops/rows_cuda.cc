@@ -61,14 +61,4 @@ void SiluMul(OpContext& context, const SiluMulArgs& args) {
                             ElementTypeOf(context.compute_dtype()), params));
 }
 
-void Argmax(OpContext& context, const ArgmaxArgs& args) {
-  device::CudaStream& stream = AsCuda(context.stream());
-  ArgmaxParams params;
-  params.logits = args.logits;
-  params.tokens = args.tokens;
-  params.rows = static_cast<int32_t>(args.rows);
-  params.vocab = static_cast<int32_t>(args.vocab);
-  stream.Fail(cuda::Argmax(context.cuda().launcher(), stream.handle(), params));
-}
-
 }  // namespace tandem::gpu_worker::ops::cuda

@@ -8,6 +8,5 @@ void Embed(OpContext& context, const EmbedArgs& args);
 void RmsNorm(OpContext& context, const RmsNormArgs& args);
 void Rope(OpContext& context, const RopeArgs& args);
 void SiluMul(OpContext& context, const SiluMulArgs& args);
-void Argmax(OpContext& context, const ArgmaxArgs& args);
 
 }  // namespace tandem::gpu_worker::ops::cuda

@@ -4,14 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "gpu_worker/model/decoder.h"
+#include "gpu_worker/ops/linear.h"
+#include "gpu_worker/ops/token_chooser.h"
 
 namespace tandem::gpu_worker {
 namespace {
 
 // Of matrix products, and of decode attention where its context is split.
 constexpr uint64_t kWorkspaceBytes = uint64_t{64} << 20;
-constexpr uint64_t kLogitsBytes = uint64_t{32} << 20;
-constexpr int64_t kMinLogitRows = 16;
 
 uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 
@@ -29,10 +30,12 @@ MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& shape,
   plan.weights_bytes = Unsigned((layer * shape.num_layers + tables) * element +
                                 (2 * int64_t{shape.num_layers} + 1) * hidden * 4);
   const int64_t rows = options.max_num_batched_tokens + options.max_num_batched_tokens / 8 + 64;
+  const int32_t logit_rows = model::MaxLogitRows(shape.vocab_size);
   const int64_t row_bytes = (hidden + qkv) * 4 + (hidden + shape.q_size() + 3 * inter) * element;
   plan.activations_bytes =
-      Unsigned(rows * row_bytes + int64_t{max_positions} * shape.head_dim * 4) +
-      std::max(kLogitsBytes, Unsigned(kMinLogitRows * shape.vocab_size * 4));
+      Unsigned(rows * row_bytes + int64_t{max_positions} * shape.head_dim * 4 +
+               ops::LinearRows(logit_rows) * (hidden * element + shape.vocab_size * int64_t{4})) +
+      ops::TokenChooserBytes(logit_rows, shape.vocab_size);
   if (options.cpu_kv_bytes > 0) {
     plan.staging_bytes = Unsigned(int64_t{max_positions} * 2 * shape.kv_size() * element);
   }

@@ -11,7 +11,7 @@ namespace tandem::gpu_worker {
 
 struct MemoryPlan {
   uint64_t weights_bytes = 0;
-  uint64_t activations_bytes = 0;  // of both sub-batches, with the rotary table and the logits
+  uint64_t activations_bytes = 0;  // of both sub-batches, with rotary table, logits, sampler
   uint64_t staging_bytes = 0;      // of prompts whose KV will live on the CPU
   uint64_t workspace_bytes = 0;    // of matrix products and decode attention
   uint64_t fixed_bytes() const {

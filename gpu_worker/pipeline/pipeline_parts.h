@@ -7,6 +7,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/decoder.h"
 #include "gpu_worker/ops/op.h"
+#include "gpu_worker/ops/token_chooser.h"
 #include "gpu_worker/pipeline/cpu_tier.h"
 #include "gpu_worker/pipeline/pool_sizes.h"
 
@@ -27,6 +28,7 @@ struct PipelineParts {
   std::unique_ptr<device::Stream> mover;     // null: so does what moves out of the staging area
   std::unique_ptr<ops::OpContext> context;
   std::unique_ptr<model::Decoder> decoder;
+  std::unique_ptr<ops::TokenChooser> chooser;  // null: logits are the host's, which chooses
   PoolSizes sizes;
   std::unique_ptr<device::Buffer> gpu_pool;  // of sizes.gpu
   kv::PoolGeometry staging_geometry;         // one layer, else as sizes.gpu

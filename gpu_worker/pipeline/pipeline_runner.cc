@@ -262,6 +262,9 @@ absl::StatusOr<PipelineParts> MakeParts(const PipelineOptions& options,
     memory.reserved_bytes = plan.staging_bytes + plan.workspace_bytes;
   }
   TANDEM_ASSIGN_OR_RETURN(parts.decoder, model::Decoder::Load(parts.context.get(), files, limits));
+  TANDEM_ASSIGN_OR_RETURN(
+      parts.chooser, ops::CreateTokenChooser(parts.context.get(), parts.decoder->max_logit_rows(),
+                                             files.shape().vocab_size));
   memory.device = parts.device->memory();
   memory.host = device::HostMemory();
   TANDEM_ASSIGN_OR_RETURN(parts.sizes, ComputePoolSizes(options, files.shape(), memory));

@@ -257,34 +257,18 @@ void StageRunner::LaunchSample(device::Stream& stream) {
   const auto batch = static_cast<size_t>(parts_.decoder->max_logit_rows());
   for (size_t first = 0; first < logit_row_ids_.size(); first += batch) {
     const size_t count = std::min(batch, logit_row_ids_.size() - first);
-    if (parts_.decoder->picks_greedy_tokens() && AllGreedy(first, count)) {
-      parts_.decoder->GreedyTokens(std::span(logit_row_ids_).subspan(first, count));
-      stream.Launch([this, first, count] {
-        for (size_t i = 0; i < count; ++i) {
-          const auto output = static_cast<size_t>(layout_.logit_rows[first + i].output);
-          output_.sequences[output].token = parts_.decoder->greedy_tokens()[i];
-        }
-        return absl::OkStatus();
-      });
-      continue;
-    }
     parts_.decoder->Logits(std::span(logit_row_ids_).subspan(first, count));
     if (parts_.device->kind() == device::DeviceKind::kPaced) {
       PseudoSampleRows(first, count);
-      continue;
+    } else if (parts_.chooser != nullptr) {
+      ChooseOnDevice(first, count);
+    } else {
+      stream.Launch([this, first, count] {
+        SampleRows(first, count);
+        return absl::OkStatus();
+      });
     }
-    stream.Launch([this, first, count] {
-      SampleRows(first, count);
-      return absl::OkStatus();
-    });
   }
-}
-
-bool StageRunner::AllGreedy(size_t first, size_t count) const {
-  return std::all_of(
-      layout_.logit_rows.begin() + static_cast<ptrdiff_t>(first),
-      layout_.logit_rows.begin() + static_cast<ptrdiff_t>(first + count),
-      [](const LogitRow& row) { return row.prompt_index < 0 && IsPlainGreedy(*row.work->sample); });
 }
 
 namespace {
@@ -301,6 +285,34 @@ absl::Status TakeAllowedTokens(SampleRequest* request) {
 }
 
 }  // namespace
+
+// Grammars' masks are awaited here, while the device computes the layers that were queued before.
+void StageRunner::ChooseOnDevice(size_t first, size_t count) {
+  std::vector<SampleRequest> requests;
+  requests.reserve(count);  // choices point into it
+  std::vector<ops::TokenChoice> choices;
+  for (const LogitRow& row : std::span(layout_.logit_rows).subspan(first, count)) {
+    if (row.prompt_index >= 0) {
+      choices.push_back({nullptr, row.work->next_tokens[static_cast<size_t>(row.prompt_index)],
+                         row.work->num_prompt_logprobs});
+      continue;
+    }
+    SampleRequest& request = requests.emplace_back(*row.work->sample);
+    output_.sequences[static_cast<size_t>(row.output)].status = TakeAllowedTokens(&request);
+    choices.push_back({&request, 0, request.num_logprobs});
+  }
+  const auto take = [this, first](size_t i, int32_t token, std::optional<TokenLogprobs> logprobs) {
+    const LogitRow& row = layout_.logit_rows[first + i];
+    SequenceOutput& output = output_.sequences[static_cast<size_t>(row.output)];
+    if (row.prompt_index >= 0) {
+      output.prompt_logprobs[static_cast<size_t>(row.prompt_index)] = *std::move(logprobs);
+    } else if (output.status.ok()) {
+      output.token = token;
+      output.logprobs = std::move(logprobs);
+    }
+  };
+  parts_.chooser->Choose(parts_.decoder->logits(), choices, take);
+}
 
 void StageRunner::SampleRows(size_t first, size_t count) {
   const auto vocab = static_cast<size_t>(parts_.decoder->shape().vocab_size);

@@ -56,8 +56,7 @@ class StageRunner {
   void LaunchJoin(const Stage& stage, device::Stream& stream);
   void LaunchSample(device::Stream& stream);
   void SampleRows(size_t first, size_t count);
-  // Whether every one of these rows wants the largest logit's token and nothing else.
-  bool AllGreedy(size_t first, size_t count) const;
+  void ChooseOnDevice(size_t first, size_t count);
   // Of each layer that the CPU worker computed, by its own clock.
   std::vector<TraceSpan> CpuSpans() const;
   void PseudoSampleRows(size_t first, size_t count);  // where there are no logits

@@ -50,10 +50,13 @@ struct SampleRequest {
   std::span<const int32_t> prompt_tokens;
   std::span<const int32_t> output_tokens;     // so far; its size is the output position
   std::span<const int32_t> forbidden_tokens;  // e.g. end tokens while below min_tokens
-  int32_t num_logprobs = -1;                  // -1: none; n: the chosen and the n best
-  TokenConstraint* constraint = nullptr;      // gives `allowed_tokens` when the token is sampled
-  std::span<const uint32_t> allowed_tokens;   // bits by token id; empty: all
+  int32_t num_logprobs = -1;  // -1: none; n, up to kMaxLogprobs: the chosen and the n best
+  TokenConstraint* constraint = nullptr;     // gives `allowed_tokens` when the token is sampled
+  std::span<const uint32_t> allowed_tokens;  // bits by token id; empty: all
 };
+
+// Most alternatives that anything may ask for.
+inline constexpr int32_t kMaxLogprobs = 256;
 
 struct TokenLogprob {
   int32_t token_id = 0;

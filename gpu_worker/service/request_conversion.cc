@@ -10,7 +10,6 @@ namespace tandem::gpu_worker {
 namespace {
 
 // Far above what an API offers; bounds the work per token.
-constexpr int32_t kMaxLogprobs = 256;
 constexpr int kMaxLogitBias = 4096;
 constexpr int kMaxStopTokens = 4096;
 constexpr size_t kMaxRequestIdBytes = 256;

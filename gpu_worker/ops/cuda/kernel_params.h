@@ -193,8 +193,10 @@ struct TokenEdit {
   int32_t is_seen = 0;  // in prompt or output
 };
 
-// How a row is sampled (gpu_worker/ops/sampling.h), in device memory.
+// What is wanted of a row of logits (gpu_worker/ops/sampling.h), in device memory.
 struct SampleRowParams {
+  int32_t given_token = -1;   // >= 0: nothing is sampled, this is the token; inside the vocabulary
+  int32_t num_logprobs = -1;  // -1: none; n: of the token and the n best
   uint64_t seed = 0;
   uint64_t position = 0;              // in the output
   const uint32_t* allowed = nullptr;  // bits of allowed tokens, device memory; null: all
@@ -220,17 +222,23 @@ struct SampleParams {
   int32_t vocab = 0;
 };
 
-// Natural logarithms of the softmax. ranks: 1 + the number of larger logits. The num_top best, best
-// first, lower ids first on ties; rows with fewer tokens than that end with ids of -1.
+struct LogprobEntry {
+  int32_t token = 0;
+  float logprob = 0;
+  int32_t rank = 0;  // 1 + the number of larger logits
+};
+
+// Natural logarithms of the softmax over the tokens that a row allows. A row's entries are the
+// chosen token's, then those of the num_logprobs best, best first, lower ids first on ties; a
+// vocabulary with fewer tokens ends with ids of -1. Rows that want none are left alone.
 struct LogprobsParams {
-  const float* logits = nullptr;    // [rows, vocab]
+  const float* logits = nullptr;  // [rows, vocab]
+  const SampleRowParams* row_params = nullptr;
   const int32_t* tokens = nullptr;  // [rows] chosen, inside the vocabulary
-  float* logprobs = nullptr;        // [rows, 1 + num_top], the chosen token's first
-  int32_t* ranks = nullptr;         // [rows], of the chosen token
-  int32_t* top_ids = nullptr;       // [rows, num_top]
+  LogprobEntry* entries = nullptr;  // [rows, 1 + max_top]
   int32_t rows = 0;
   int32_t vocab = 0;
-  int32_t num_top = 0;
+  int32_t max_top = 0;  // the largest num_logprobs
 };
 
 }  // namespace tandem::gpu_worker::ops::cuda

@@ -76,7 +76,7 @@ absl::Status WaitWord(KernelLauncher& launcher, StreamHandle stream, const WordP
 // but for draws that fall on a border within rounding (weights below 2^-40 of the best token's
 // count as 0).
 absl::Status Sample(KernelLauncher& launcher, StreamHandle stream, const SampleParams& params);
-// num_top up to 1024.
+// max_top up to 1024.
 absl::Status Logprobs(KernelLauncher& launcher, StreamHandle stream, const LogprobsParams& params);
 absl::Status Argmax(KernelLauncher& launcher, StreamHandle stream, const ArgmaxParams& params);
 

@@ -132,7 +132,7 @@ absl::Status Logprobs(KernelLauncher& launcher, StreamHandle stream, const Logpr
   }
   TANDEM_RETURN_IF_ERROR(InRange("rows", params.rows, 1, kMaxGridX));
   TANDEM_RETURN_IF_ERROR(InRange("vocab", params.vocab, 1, kMaxVocab));
-  TANDEM_RETURN_IF_ERROR(InRange("num_top", params.num_top, 0, 1024));
+  TANDEM_RETURN_IF_ERROR(InRange("max_top", params.max_top, 0, 1024));
   return Launcher{launcher, stream}.Run("logprobs", Shape(params.rows, 1, 1, kSampleThreads),
                                         params);
 }

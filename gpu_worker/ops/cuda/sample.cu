@@ -308,6 +308,52 @@ TANDEM_DEVICE int Choose(const SampleShared& shared, const SampleParams& params,
   return Draw(shared, weights, params.vocab, border, UniformAt(row.seed, row.position));
 }
 
+// The row's logits with those of tokens that are not allowed as minus infinity.
+struct AllowedLogits {
+  const float* logits;
+  const SampleRowParams* row;
+  TANDEM_METHOD float Of(int i) const {
+    return IsAllowed(*row, i) ? Finite(logits[i]) : FloatOf(0xff800000u);
+  }
+};
+
+// Logprobs from a row's logits.
+struct LogSoftmax {
+  double log_sum;
+  TANDEM_METHOD float Of(float logit) const {
+    return logit == FloatOf(0xff800000u) ? logit
+                                         : static_cast<float>(static_cast<double>(logit) - log_sum);
+  }
+};
+
+// `best`: of the row, in every thread.
+TANDEM_DEVICE LogSoftmax LogSoftmaxOf(const SampleShared& shared, const AllowedLogits& logits,
+                                      const Best& best, int vocab) {
+  if (best.logit == FloatOf(0xff800000u)) {
+    return {0.0};
+  }
+  Sum units = 0;
+  for (int i = ThreadIndex(); i < vocab; i += kSampleThreads) {
+    const float exponent = logits.Of(i) - best.logit;
+    units += exponent >= kLowestExponent ? UnitsOf(ExpOfNonPositive(exponent)) : 0;
+  }
+  const double total = static_cast<double>(BlockScan(shared, units).total) / kUnit;
+  return {static_cast<double>(best.logit) + LogOf(total)};
+}
+
+// The best of the tokens that come after `last`.
+TANDEM_DEVICE Best NextBest(const SampleShared& shared, const AllowedLogits& logits,
+                            const Best& last, int vocab) {
+  Best best = NoBest();
+  for (int i = ThreadIndex(); i < vocab && last.token != kNoToken; i += kSampleThreads) {
+    const Best here{logits.Of(i), i};
+    const bool is_next =
+        here.logit < last.logit || (here.logit == last.logit && here.token > last.token);
+    best = is_next ? Better(best, here) : best;
+  }
+  return BlockBest(best, shared.logits, shared.tokens);
+}
+
 }  // namespace
 
 TANDEM_KERNEL(sample, SampleParams, kSampleThreads, kBarriers) {
@@ -317,64 +363,54 @@ TANDEM_KERNEL(sample, SampleParams, kSampleThreads, kBarriers) {
   TANDEM_SHARED(Sum, found, 2);
   const SampleShared shared{logits, tokens, sums, found};
   const SampleRowParams row = params.row_params[BlockX()];
-  const int64_t first = int64_t{BlockX()} * params.vocab;
-  PrepareLogits(params, row, params.logits + first, params.scratch + first);
-  const int token = Choose(shared, params, row, params.scratch + first);
+  int token = row.given_token;
+  if (token < 0) {
+    const int64_t first = int64_t{BlockX()} * params.vocab;
+    PrepareLogits(params, row, params.logits + first, params.scratch + first);
+    token = Choose(shared, params, row, params.scratch + first);
+  }
   if (ThreadIndex() == 0) {
     params.tokens[BlockX()] = token;
   }
 }
 
 TANDEM_KERNEL(logprobs, LogprobsParams, kSampleThreads, kBarriers) {
-  TANDEM_SHARED(float, logits, kWarps);
-  TANDEM_SHARED(int32_t, tokens, kWarps);
+  TANDEM_SHARED(float, best_logits, kWarps);
+  TANDEM_SHARED(int32_t, best_tokens, kWarps);
   TANDEM_SHARED(Sum, sums, kSampleThreads);
   TANDEM_SHARED(Sum, found, 2);
-  const SampleShared shared{logits, tokens, sums, found};
-  const float* row = params.logits + int64_t{BlockX()} * params.vocab;
-  const float chosen = Finite(row[params.tokens[BlockX()]]);
+  const SampleShared shared{best_logits, best_tokens, sums, found};
+  const SampleRowParams row = params.row_params[BlockX()];
+  if (row.num_logprobs < 0) {
+    return;
+  }
+  const AllowedLogits logits{params.logits + int64_t{BlockX()} * params.vocab, &row};
+  const int chosen = params.tokens[BlockX()];
   Best best = NoBest();
   Sum larger = 0;
   for (int i = ThreadIndex(); i < params.vocab; i += kSampleThreads) {
-    best = Better(best, {Finite(row[i]), i});
-    larger += row[i] > row[params.tokens[BlockX()]] ||
-                      (row[i] > FloatOf(0xff800000u) && chosen == FloatOf(0xff800000u))
-                  ? 1
-                  : 0;
+    best = Better(best, {logits.Of(i), i});
+    larger += logits.Of(i) > logits.Of(chosen) ? 1 : 0;
   }
-  best = BlockBest(best, logits, tokens);
-  const Weights weights{row, best.logit, 1.0f, kLowestExponent, FloatOf(0xff800000u)};
-  Sum units = 0;
-  for (int i = ThreadIndex(); i < params.vocab; i += kSampleThreads) {
-    units += UnitsOf(row[i] >= kLargest ? 1.0f : weights.Of(i));
-  }
-  const double total = static_cast<double>(BlockScan(shared, units).total) / kUnit;
-  const Sum rank = BlockScan(shared, larger).total + 1;
-  const bool is_empty = best.logit == FloatOf(0xff800000u);
-  const double log_sum = is_empty ? 0.0 : static_cast<double>(best.logit) + LogOf(total);
-  const auto logprob_of = [&](float logit) {
-    return logit == FloatOf(0xff800000u) ? logit : static_cast<float>(logit - log_sum);
-  };
-  float* out = params.logprobs + int64_t{BlockX()} * (1 + params.num_top);
+  best = BlockBest(best, shared.logits, shared.tokens);
+  const LogSoftmax softmax = LogSoftmaxOf(shared, logits, best, params.vocab);
+  int rank = static_cast<int>(BlockScan(shared, larger).total) + 1;
+  LogprobEntry* out = params.entries + int64_t{BlockX()} * (1 + params.max_top);
   if (ThreadIndex() == 0) {
-    out[0] = logprob_of(chosen);
-    params.ranks[BlockX()] = static_cast<int32_t>(rank);
+    out[0] = {chosen, softmax.Of(logits.Of(chosen)), rank};
   }
-  for (int n = 0; n < params.num_top; ++n) {
+  for (int n = 0; n < row.num_logprobs; ++n) {
+    if (n > 0) {
+      const Best last = best;
+      best = NextBest(shared, logits, last, params.vocab);
+      rank = best.logit == last.logit ? rank : n + 1;
+    } else {
+      rank = 1;
+    }
     if (ThreadIndex() == 0) {
-      out[1 + n] = best.token == kNoToken ? FloatOf(0xff800000u) : logprob_of(best.logit);
-      params.top_ids[int64_t{BlockX()} * params.num_top + n] =
-          best.token == kNoToken ? -1 : best.token;
+      const bool is_end = best.token == kNoToken;
+      out[1 + n] = {is_end ? -1 : best.token, softmax.Of(best.logit), rank};
     }
-    const Best last = best;
-    best = NoBest();
-    for (int i = ThreadIndex(); i < params.vocab && last.token != kNoToken; i += kSampleThreads) {
-      const Best here{Finite(row[i]), i};
-      const bool is_next =
-          here.logit < last.logit || (here.logit == last.logit && here.token > last.token);
-      best = is_next ? Better(best, here) : best;
-    }
-    best = BlockBest(best, logits, tokens);
   }
 }
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "gpu_worker/ops/cuda/kernel_params.h"
-#include "gpu_worker/pipeline/step_io.h"
+#include "gpu_worker/ops/token_choice.h"
 
-// Requests as the sampling kernel takes them.
+// Requests as the sampling kernels take them.
 namespace tandem::gpu_worker::ops::cuda {
 
 struct SampleBatch {
@@ -17,10 +17,17 @@ struct SampleBatch {
   // mask_begins[row] of what the caller copies to the device (-1: no mask).
   std::vector<uint32_t> masks;
   std::vector<int64_t> mask_begins;
+  int32_t max_logprobs = -1;  // the largest num_logprobs
+
+  // `device_masks`: where the caller copied `masks` to.
+  void PointToMasks(const uint32_t* device_masks);
 };
 
 // Tokens outside of the vocabulary are passed over. As on the host, forbidden tokens count as
 // allowed where a mask leaves no others.
-SampleBatch MakeSampleBatch(std::span<const SampleRequest> requests, int32_t vocab);
+SampleBatch MakeSampleBatch(std::span<const TokenChoice> choices, int32_t vocab);
+
+// A row's entries as the logprobs kernel wrote them.
+TokenLogprobs LogprobsFrom(const LogprobEntry* entries, int32_t num_top);
 
 }  // namespace tandem::gpu_worker::ops::cuda
