@@ -47,13 +47,33 @@ class CudaTest(unittest.TestCase):
                     self.assertGreater(on_cpu, 0)
                 stack.wait_no_blocks()
 
-    def test_greedy_tokens_are_chosen_on_the_device(self):
-        model = golden("llama3-like")
-        with Stack(TINY, *CUDA, "--offload", "off", env=DRIVER) as stack:
-            for case in model["cases"]:
-                choice = stack.complete(prompt=case["prompt_token_ids"], max_tokens=len(case["token_ids"]), temperature=0, ignore_eos=model["ignore_eos"],
-                                        return_token_ids=True)["choices"][0]
-                self.assertEqual(choice["token_ids"], case["token_ids"], case["name"])
+    def sampled(self, device, **environment):
+        """Tokens and logprobs of requests that want everything that sampling has, several of them in each step."""
+        prompts = [case["prompt_token_ids"] for case in golden("llama3-like")["cases"][:6]]
+        wishes = [
+            {"temperature": 0.9, "seed": 7},
+            {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "seed": 8, "logprobs": 3},
+            {"temperature": 1.3, "min_p": 0.02, "seed": 9, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2},
+            {"temperature": 0, "logit_bias": {"5": 4.0, "9": -50.0}, "min_tokens": 6, "logprobs": 0},
+            {"temperature": 0.8, "seed": 11, "guided_json": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, "logprobs": 2},
+            {"temperature": 0, "prompt_logprobs": 2},
+        ]
+        with Stack(TINY, "--device", device, *EXACT, "--offload", "off", env=environment) as stack:
+            def ask(prompt, wish):
+                return stack.complete(prompt=prompt, max_tokens=16, return_token_ids=True, **wish)["choices"][0]
+
+            with concurrent.futures.ThreadPoolExecutor(len(wishes)) as pool:
+                return list(pool.map(ask, prompts, wishes))
+
+    def test_sampling_on_the_device_is_the_hosts(self):
+        for got, want in zip(self.sampled("cuda", **DRIVER), self.sampled("host"), strict=True):
+            self.assertEqual(got["token_ids"], want["token_ids"])
+            self.assertEqual(got["finish_reason"], want["finish_reason"])
+            if want.get("logprobs"):
+                for mine, theirs in zip(got["logprobs"]["token_logprobs"], want["logprobs"]["token_logprobs"], strict=True):
+                    self.assertAlmostEqual(mine, theirs, delta=LOGPROB)
+                self.assertEqual([list(top) for top in got["logprobs"]["top_logprobs"]], [list(top) for top in want["logprobs"]["top_logprobs"]])
+            self.assertEqual(len(got.get("prompt_logprobs") or []), len(want.get("prompt_logprobs") or []))
 
     def test_auto_takes_the_gpu(self):
         with Stack(GOLDENS / "qwen2-like", "--dtype", "float32", "--offload", "off", env=DRIVER) as stack:

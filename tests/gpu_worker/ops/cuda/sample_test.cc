@@ -48,7 +48,7 @@ std::vector<SampledToken> ChooseAll(const std::vector<float>& logits,
 }
 
 // A row takes the shim milliseconds.
-int NumDraws() { return 300; }
+int NumDraws() { return 150; }
 
 namespace ops::cuda {
 namespace {
