@@ -272,7 +272,7 @@ void AmxAttendTile(int group, const Tile<Policy>& tile, const QueryRows<Policy>&
   const int sub_tiles = (tile.tokens + kLanes - 1) / kLanes;
   AmxScores<kPrefetch>(tile, rows.q, &scratch.scores[0][0]);
   MemoryFence();
-  Softmax(tile, rows, group, &scratch);
+  const bool raised = Softmax(tile, rows, group, &scratch);
   if constexpr (kPrefetch) {
     PrefetchFirst<Policy>(tile.next);
   }
@@ -280,7 +280,9 @@ void AmxAttendTile(int group, const Tile<Policy>& tile, const QueryRows<Policy>&
   for (int g = 0; sub_tiles % 2 != 0 && g < group; ++g) {
     memset(&scratch.weights[g][sub_tiles * kLanes], 0, kLanes * sizeof(uint16_t));
   }
-  AmxScaleAccumulators(scratch.correction, group, tile.head_dim, rows.acc);
+  if (raised) {
+    AmxScaleAccumulators(scratch.correction, group, tile.head_dim, rows.acc);
+  }
   MemoryFence();
   AmxAccumulate<kPrefetch>(tile, scratch.weights, rows.acc);
   MemoryFence();

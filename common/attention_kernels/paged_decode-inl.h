@@ -120,7 +120,7 @@ template <class Policy>
 struct RangeState {
   alignas(64) typename Policy::Weight q[kQueryScratch];
   float q_scale[kQueryScratch / kLanes];
-  float sum[kQueryScratch / kLanes];
+  alignas(64) float sum[kQueryScratch];
 };
 
 template <class Policy>
@@ -178,17 +178,18 @@ void AttendHeads(const kv::PoolGeometry& geometry, const SegmentArgs& args,
   memset(acc, 0, sizeof(float) * static_cast<size_t>(num_q * head_dim));
   for (int i = 0; i < num_q; ++i) {
     max[i] = kMinusInfinity;
-    state.sum[i] = 0.0f;
+    Ops::Store(state.sum + i * kLanes, Ops::Set1(0.0f));
   }
   AttendBlocks(geometry, args, range,
                QueryRows<Policy>{state.q, state.q_scale, acc, max, state.sum});
   for (int i = 0; i < num_q; ++i) {
-    const Ops::Vec inverse = Ops::Set1(1.0f / state.sum[i]);
+    const float sum = Ops::ReduceAdd(Ops::Load(state.sum + i * kLanes));
+    const Ops::Vec inverse = Ops::Set1(1.0f / sum);
     for (int d = 0; d < head_dim; d += kLanes) {
       float* out = acc + i * head_dim + d;
       Ops::Store(out, Ops::Mul(Ops::Load(out), inverse));
     }
-    max[i] += logf(state.sum[i]);
+    max[i] += logf(sum);
   }
 }
 

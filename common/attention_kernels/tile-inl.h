@@ -25,6 +25,8 @@ constexpr float kMinusInfinity = -INFINITY;
 constexpr float kLargestScore = 3.0e38f;
 // Up to here rounding the largest score moves no weight by more than 1 / 256.
 constexpr float kLargestPlainScore = 65536.0f;
+// How far scores may lie above the maximum they are taken relative to before that is raised.
+constexpr float kMaxSlack = 8.0f;
 
 inline int MinOf(int a, int b) { return a < b ? a : b; }
 
@@ -34,8 +36,25 @@ concept HasExp2 = requires(typename SomeOps::Vec t) {
   SomeOps::Exp2(t);
 };
 
-// e^x for x <= 0, zero below -87 (the result would leave the normal range); NaN stays NaN.
-// Reduction by multiples of ln 2 in two parts, then the Taylor polynomial of degree 7 on
+// Whether an instruction set compares all lanes at once.
+template <class SomeOps>
+concept HasAllAtMost = requires(typename SomeOps::Vec v) {
+  SomeOps::AllAtMost(v, v);
+};
+
+// Whether no lane is above `bound` or NaN. False where an instruction set has no quick answer.
+template <class SomeOps>
+inline bool AllAtMost(typename SomeOps::Vec v, float bound) {
+  if constexpr (HasAllAtMost<SomeOps>) {
+    return SomeOps::AllAtMost(v, SomeOps::Set1(bound));
+  } else {
+    return false;
+  }
+}
+
+// e^x for x <= 0 (by Exp2 also for small x above), zero below -87 (the result would leave the
+// normal range); NaN stays NaN. Reduction by multiples of ln 2 in two parts, then the Taylor
+// polynomial of degree 7 on
 // [-0.347, 0.347], whose remainder is below 6e-9; measured relative error below 2e-7. By Exp2
 // below 2e-7 + 1e-7 |x|, no more than what rounding x has done.
 template <class SomeOps>
@@ -122,14 +141,14 @@ struct QueryRows {
   const float* q_scale = nullptr;              // [G], of integer weights
   float* acc = nullptr;                        // [G, head_dim], unnormalised
   float* max = nullptr;                        // [G]
-  float* sum = nullptr;                        // [G]
+  float* sum = nullptr;                        // [G, kLanes], by lane
 
   void Advance(int heads, int head_dim) {
     q += heads * head_dim;
     q_scale += heads;
     acc += heads * head_dim;
     max += heads;
-    sum += heads;
+    sum += heads * kLanes;
   }
 };
 
@@ -168,10 +187,11 @@ inline void PrefetchInSoftmax(const Tile<Policy>& tile, int vector) {
   __builtin_prefetch(v + kLineBytes, 0, 2);
 }
 
-// The largest of the raw scores of a query head, which take up the tokens' scales; those after the
-// tile's end become minus infinity: replaced, not multiplied, since stale rows may hold NaN.
+// Of each lane the largest raw score of a query head. Scores take up the tokens' scales on the way;
+// those after the tile's end become minus infinity: replaced, not multiplied, since stale rows may
+// hold NaN.
 template <class Policy>
-inline float TopScore(const Tile<Policy>& tile, float* scores) {
+inline Ops::Vec TopScores(const Tile<Policy>& tile, float* scores) {
   Ops::Vec top = Ops::Set1(kMinusInfinity);
   for (int s = 0; s * kLanes < tile.tokens; ++s) {
     Ops::Vec score = Ops::Load(scores + s * kLanes);
@@ -187,7 +207,7 @@ inline float TopScore(const Tile<Policy>& tile, float* scores) {
     }
     top = Ops::Max(top, score);
   }
-  return Ops::ReduceMax(top);
+  return top;
 }
 
 // The careful way: raw scores become scaled and finite ones. Returns the largest.
@@ -206,30 +226,50 @@ inline float ScaleScores(const Tile<Policy>& tile, float factor, float* scores) 
   return Ops::ReduceMax(top);
 }
 
-// Scores of query head `g` become weights relative to its new maximum. Updates the maximum; the
-// correction is left as the old maximum minus the new one. Integer weights, of 15 bits, are
-// relative to the largest of the tile; their scale is NaN where one of them is not finite.
+// What turns raw scores of each query head into scaled ones.
+template <int G>
+struct Factors {
+  float of[G];
+};
+
+// New maxima, and what was summed up before is scaled to them.
 template <class Policy, int G>
-inline void SoftmaxRow(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int g,
-                       TileScratch<Policy, G>* scratch, float* tile_sum) {
+inline void RaiseMaxima(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
+                        TileScratch<Policy, G>* scratch, const Ops::Vec* tops,
+                        Factors<G>* factors) {
+  for (int g = 0; g < count; ++g) {
+    float& factor = factors->of[g];
+    float tile_max = Ops::ReduceMax(tops[g]) * factor;
+    // Else the largest, which is rounded where others are not, may lie far below them; or it is
+    // NaN.
+    if (!(factor > 0.0f && tile_max <= kLargestPlainScore && tile_max >= -kLargestPlainScore)) {
+      tile_max = ScaleScores(tile, factor, scratch->scores[g]);
+      factor = 1.0f;
+    }
+    const float old_max = rows.max[g];
+    const float new_max = old_max > tile_max ? old_max : tile_max;
+    rows.max[g] = new_max;
+    scratch->correction[g] = old_max - new_max;
+  }
+  Ops::Store(scratch->correction, Exp(Ops::Load(scratch->correction)));
+  for (int g = 0; g < count; ++g) {
+    float* sum = rows.sum + g * kLanes;
+    Ops::Store(sum, Ops::Mul(Ops::Load(sum), Ops::Set1(scratch->correction[g])));
+  }
+}
+
+// Scaled scores of query head `g` become weights relative to its maximum, and are summed up.
+// Integer weights, of 15 bits, are relative to the largest of the tile; their scale is NaN where
+// one of them is not finite.
+template <class Policy, int G>
+inline void WeighRow(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int g, float factor,
+                     TileScratch<Policy, G>* scratch) {
   float* scores = scratch->scores[g];
   typename Policy::Weight* weights = scratch->weights[g];
   const int sub_tiles = (tile.tokens + kLanes - 1) / kLanes;
-  float factor = tile.scale * Policy::kFactor;
-  if constexpr (Policy::kInteger) {
-    factor *= rows.q_scale[g];
-  }
-  float tile_max = TopScore(tile, scores) * factor;
-  // Else the largest, which is rounded where others are not, may lie far below them; or it is NaN.
-  if (!(factor > 0.0f && tile_max <= kLargestPlainScore && tile_max >= -kLargestPlainScore)) {
-    tile_max = ScaleScores(tile, factor, scores);
-    factor = 1.0f;
-  }
-  const float old_max = rows.max[g];
-  const float new_max = old_max > tile_max ? old_max : tile_max;
   const Ops::Vec scale = Ops::Set1(factor);
-  const Ops::Vec negative_max = Ops::Set1(-new_max);
-  Ops::Vec sum = Ops::Set1(0.0f);
+  const Ops::Vec negative_max = Ops::Set1(-rows.max[g]);
+  Ops::Vec sum = Ops::Load(rows.sum + g * kLanes);
   Ops::Vec top = Ops::Set1(0.0f);
   Ops::Vec total = Ops::Set1(0.0f);
   for (int s = 0; s < sub_tiles; ++s) {
@@ -255,24 +295,38 @@ inline void SoftmaxRow(const Tile<Policy>& tile, const QueryRows<Policy>& rows, 
                             Ops::Mul(Ops::Load(scores + s * kLanes), Ops::Set1(inverse)));
     }
   }
-  rows.max[g] = new_max;
-  scratch->correction[g] = old_max - new_max;
-  *tile_sum = Ops::ReduceAdd(sum);
+  Ops::Store(rows.sum + g * kLanes, sum);
 }
 
-// All query heads: weights, corrections (factors now) and sums.
+// All query heads: weights and sums. Returns whether what was accumulated before has to be scaled
+// by the corrections.
 template <class Policy, int G>
-inline void Softmax(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
+inline bool Softmax(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
                     TileScratch<Policy, G>* scratch) {
-  Ops::Store(scratch->correction, Ops::Set1(0.0f));
-  float tile_sum[G];
+  Factors<G> factors;
+  Ops::Vec tops[G];
+  bool stay = true;
   for (int g = 0; g < count; ++g) {
-    SoftmaxRow(tile, rows, g, scratch, &tile_sum[g]);
+    float factor = tile.scale * Policy::kFactor;
+    if constexpr (Policy::kInteger) {
+      factor *= rows.q_scale[g];
+    }
+    factors.of[g] = factor;
+    tops[g] = TopScores(tile, scratch->scores[g]);
+    const float max = rows.max[g];
+    stay = stay & (factor > 0.0f) & (max >= -kLargestPlainScore) & (max <= kLargestPlainScore) &
+           AllAtMost<Ops>(Ops::Mul(tops[g], Ops::Set1(factor)), max + kMaxSlack);
   }
-  Ops::Store(scratch->correction, Exp(Ops::Load(scratch->correction)));
+  if (stay) {
+    Ops::Store(scratch->correction, Ops::Set1(1.0f));
+  } else {
+    Ops::Store(scratch->correction, Ops::Set1(0.0f));
+    RaiseMaxima(tile, rows, count, scratch, tops, &factors);
+  }
   for (int g = 0; g < count; ++g) {
-    rows.sum[g] = rows.sum[g] * scratch->correction[g] + tile_sum[g];
+    WeighRow(tile, rows, g, factors.of[g], scratch);
   }
+  return !stay;
 }
 
 }  // namespace

@@ -24,6 +24,10 @@ struct Ops {
   static Vec Min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
   static float ReduceMax(Vec v) { return _mm512_reduce_max_ps(v); }
   static float ReduceAdd(Vec v) { return _mm512_reduce_add_ps(v); }
+  // NaN is at most nothing.
+  static bool AllAtMost(Vec v, Vec bound) {
+    return _mm512_cmp_ps_mask(v, bound, _CMP_LE_OQ) == 0xffff;
+  }
   static Vec Round(Vec v) {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }

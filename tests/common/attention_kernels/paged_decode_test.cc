@@ -122,6 +122,34 @@ TEST_P(KernelTest, LargeScoresConcentrateWithoutOverflow) {
   }
 }
 
+TEST_P(KernelTest, MaximaRiseAndFallFromTileToTile) {
+  // By less than what sums are scaled anew for, by more, and far down.
+  const float tile_scores[] = {0.0f, 3.0f, 7.5f, 6.0f, 17.0f, 60.0f, 1.0f, 63.0f};
+  for (DType kv : kKvDTypes) {
+    const CaseShape shape{kv, DType::kFloat32, 1, 3, 64, 128, 1000, 60.0f};
+    PagedCase paged(shape);
+    std::mt19937 random(5);
+    for (int64_t token = 0; token < shape.tokens; ++token) {
+      std::vector<float> v(64);
+      for (float& x : v) {
+        x = static_cast<float>(random() % 2000) * 1e-3f - 1.0f;
+      }
+      const float score = tile_scores[token / 128] - static_cast<float>(random() % 100) * 1e-2f;
+      paged.Store(token, std::vector<float>(64, score / 8.0f), v);
+    }
+    paged.SetQuery(std::vector<float>(3 * 64, 1.0f));
+    for (int64_t tokens : {256, 384, 640, 900, 1000}) {
+      std::vector<double> out;
+      std::vector<double> lse;
+      paged.Reference(0, tokens, &out, &lse);
+      paged.Run(Kernel(paged), 0, tokens);
+      EXPECT_LE(RelativeError(paged.out(), out), Limit(GetParam(), shape))
+          << DTypeName(kv) << " " << tokens;
+      EXPECT_NEAR(paged.lse()[2], lse[2], 10 * Limit(GetParam(), shape));
+    }
+  }
+}
+
 TEST_P(KernelTest, EqualScoresGiveTheMean) {
   PagedCase paged({DType::kBFloat16, DType::kFloat32, 1, 1, 16, 16, 48});
   paged.SetQuery(std::vector<float>(16, 0.0f));
@@ -135,14 +163,16 @@ TEST_P(KernelTest, EqualScoresGiveTheMean) {
 
 TEST_P(KernelTest, NanOfOneHeadStaysInThatHead) {
   for (DType kv : kKvDTypes) {
-    PagedCase paged({kv, DType::kFloat32, 2, 2, 32, 64, 50});
-    std::vector<float> k(64, 0.5f);
-    k[40] = NAN;  // second head
-    paged.Store(10, k, std::vector<float>(64, 0.5f));
-    paged.Run(Kernel(paged));
-    EXPECT_TRUE(std::isfinite(paged.out()[0]));
-    EXPECT_TRUE(std::isfinite(paged.out()[63]));
-    EXPECT_TRUE(std::isnan(paged.out()[64]));
+    for (int64_t token : {10, 150}) {  // of the first tile and of a later one
+      PagedCase paged({kv, DType::kFloat32, 2, 2, 32, 64, 200});
+      std::vector<float> k(64, 0.5f);
+      k[40] = NAN;  // second head
+      paged.Store(token, k, std::vector<float>(64, 0.5f));
+      paged.Run(Kernel(paged));
+      EXPECT_TRUE(std::isfinite(paged.out()[0]));
+      EXPECT_TRUE(std::isfinite(paged.out()[63]));
+      EXPECT_TRUE(std::isnan(paged.out()[64])) << DTypeName(kv) << " token " << token;
+    }
   }
 }
 
