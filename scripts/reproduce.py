@@ -21,7 +21,7 @@ T4 = {"name": "T4, Llama-2-7B", "args": ["--model", "llama-2-7b", "--gpu", "g4dn
 A10G = {"name": "A10G, Llama-3.1-8B", "args": ["--model", "llama-3.1-8b", "--gpu", "g5.8xlarge", "--cpu-kv-size", "64GiB"],
         "trace": CODE, "target": 2, "paper_load": 1.064, "band": (43, 65, 87, 130), "inputs": (50, 200, 500, 1000, 2000),
         "outputs": (10, 20, 50, 100, 200, 400, 1000), "paper_peak": 1.26}
-H100 = {"name": "2 x H100, Llama-3.1-70B", "args": ["--model", "llama-3.1-70b", "--gpu", "hgx-h100", "--tensor-parallel", "2", "--cpu-kv-size", "256GiB"],
+H100 = {"name": "2 x H100, Llama-3.1-70B", "args": ["--model", "llama-3.1-70b", "--gpu", "hgx-h100", "--tensor-parallel-size", "2", "--cpu-kv-size", "256GiB"],
         "trace": CODE, "target": 2, "paper_load": 1.143, "band": (245, 368, 491, 737), "inputs": (50, 200, 500, 1000, 2000),
         "outputs": (10, 20, 50, 100, 200, 400, 1000), "paper_peak": 1.14}
 TESTBEDS = (T4, A10G, H100)

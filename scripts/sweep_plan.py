@@ -31,7 +31,7 @@ def cell_flags(args, number):
     """Flags of the cell's deployment and load, and the load's rate as a share of the GPU's own throughput (None: no rate)."""
     draw = random.Random(number)
     model, gpus, profiles = draw.choice(DEPLOYMENTS)
-    flags = ["--model", model, "--gpu", draw.choice(profiles), "--tensor-parallel", gpus,
+    flags = ["--model", model, "--gpu", draw.choice(profiles), "--tensor-parallel-size", gpus,
              "--cpu-kv-size", draw.choice(("4GiB", "16GiB", "64GiB", "256GiB")), "--cpu-kv-dtype", draw.choice(("auto", "auto", "int8"))]
     if draw.random() < 0.4:
         flags += ["--cpu-bandwidth", log_uniform(draw, 8, 500)]

@@ -205,7 +205,7 @@ void DeclareHardwareFlags(base::ConfigSpec* spec, PlanFlags* flags) {
   spec->String("gpu", &flags->gpu,
                "profile: " + absl::StrJoin(gpu_worker::BuiltInDeviceProfileNames(), ", ") +
                    ", or a .yaml file");
-  spec->Int("tensor-parallel", &flags->tensor_parallel, 1, 64, "GPUs that share each layer");
+  spec->Int("tensor-parallel-size", &flags->tensor_parallel, 1, 64, "GPUs that share each layer");
   spec->Choice("dtype", &flags->dtype, {"auto", "float16", "bfloat16", "float32"},
                "of weights, activations and the GPU's KV");
   spec->String("cpu-bandwidth", &flags->cpu_bandwidths,

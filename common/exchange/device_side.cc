@@ -40,7 +40,7 @@ class DeviceSideImpl : public DeviceSide {
   const std::byte* o(int slot) const override {
     return region_.data() + header_.slots[slot].o_offset;
   }
-  void Post(int slot, int32_t layer) override;
+  void PostPart(int slot, int32_t layer, int poster) override;
   WaitResult WaitDone(int slot, int32_t layer, int64_t timeout_us) override;
   LayerTiming layer_timing(int slot, int32_t layer) const override;
   void Release() override;
@@ -152,7 +152,9 @@ absl::Status DeviceSideImpl::BeginStep(uint64_t epoch, std::span<const SlotRow> 
     return absl::UnavailableError("the CPU attention worker was lost");
   }
   for (int slot = 0; slot < kNumSlots; ++slot) {
-    bells_->posted[slot].value.store(0, std::memory_order_relaxed);
+    for (WaitWord& posted : bells_->posted[slot]) {
+      posted.value.store(0, std::memory_order_relaxed);
+    }
     bells_->done[slot].value.store(0, std::memory_order_relaxed);
   }
   bells_->armed_epoch.value.store(epoch, std::memory_order_release);
@@ -160,8 +162,8 @@ absl::Status DeviceSideImpl::BeginStep(uint64_t epoch, std::span<const SlotRow> 
   return absl::OkStatus();
 }
 
-void DeviceSideImpl::Post(int slot, int32_t layer) {
-  WaitWord& posted = bells_->posted[slot];
+void DeviceSideImpl::PostPart(int slot, int32_t layer, int poster) {
+  WaitWord& posted = bells_->posted[slot][poster];
   const uint32_t value = static_cast<uint32_t>(layer) + 1;
   if (header_.geometry.device_wakes != 0) {
     StoreAndWake(posted, value);
@@ -210,8 +212,10 @@ void DeviceSideImpl::Release() {
 absl::Status DeviceSideImpl::AbortStep(uint64_t epoch, int64_t timeout_us) {
   bells_->abort_epoch.value.store(epoch, std::memory_order_release);
   SignalWorker();
-  for (WaitWord& word : bells_->posted) {
-    WakeAll(word);  // where a worker sleeps inside a step
+  for (int poster = 0; poster < static_cast<int>(header_.geometry.num_posters); ++poster) {
+    for (int slot = 0; slot < kNumSlots; ++slot) {
+      WakeAll(bells_->posted[slot][poster]);  // where a worker sleeps inside a step
+    }
   }
   const auto acked = [&] {
     return bells_->abort_acked_epoch.value.load(std::memory_order_acquire) == epoch;

@@ -52,8 +52,11 @@ class DeviceSide {
   virtual std::byte* v(int slot) = 0;
   virtual const std::byte* o(int slot) const = 0;
 
-  // Q, K and V rows of `layer` stand in the slot: release-writes posted = layer + 1.
-  virtual void Post(int slot, int32_t layer) = 0;
+  // Q, K and V rows of `layer` stand in the slot, those of this poster's heads: release-writes its
+  // posted = layer + 1.
+  virtual void PostPart(int slot, int32_t layer, int poster) = 0;
+  // Where there is one.
+  void Post(int slot, int32_t layer) { PostPart(slot, layer, 0); }
   // Until O rows of `layer` stand in the slot.
   virtual WaitResult WaitDone(int slot, int32_t layer, int64_t timeout_us) = 0;
   // When the worker computed a layer that WaitDone found done; zeros when what stands there makes

@@ -68,6 +68,7 @@ absl::Status CheckGeometry(const Geometry& geometry) {
       {"num_blocks", geometry.num_blocks, 0x7fffffff},  // ids are int32
       {"max_table_entries", geometry.max_table_entries, uint64_t{1} << 32},
       {"extent_bytes", geometry.extent_bytes, kMaxRegionBytes},
+      {"num_posters", geometry.num_posters, kMaxPosters},
   };
   for (const auto& field : fields) {
     if (absl::Status status = InRange(field.field, field.value, field.max); !status.ok()) {
@@ -144,7 +145,6 @@ absl::StatusOr<RegionHeader> ComputeLayout(const Geometry& geometry) {
   header.layout_version = kLayoutVersion;
   header.header_bytes = sizeof(RegionHeader);
   header.geometry = geometry;
-  header.geometry.reserved = 0;
   const auto element =
       static_cast<uint64_t>(DTypeBytes(static_cast<DType>(geometry.compute_dtype)));
   const uint64_t q_row = uint64_t{geometry.num_q_heads} * geometry.head_dim;
@@ -195,7 +195,6 @@ absl::Status ValidateHeader(const RegionHeader& header, uint64_t mapped_bytes) {
       {"header_bytes", header.header_bytes, want->header_bytes},
       {"region_bytes", header.region_bytes, want->region_bytes},
       {"mapped bytes", mapped_bytes, want->region_bytes},
-      {"geometry.reserved", header.geometry.reserved, 0},
       {"doorbells_offset", header.doorbells_offset, want->doorbells_offset},
       {"timings_offset", header.timings_offset, want->timings_offset},
       {"pool_offset", header.pool_offset, want->pool_offset},

@@ -13,8 +13,9 @@
 namespace tandem::exchange {
 
 inline constexpr uint64_t kMagic = 0x4d45444e41543031;  // bytes "10TANDEM"
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr int kNumSlots = 2;  // one per sub-batch: A, B
+inline constexpr int kMaxPosters = 16;
 inline constexpr size_t kCacheLine = 64;
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kHugePage = size_t{2} << 20;
@@ -35,7 +36,8 @@ struct Geometry {
                           // short)
   uint32_t device_wakes;  // 1: the device side wakes futex waiters after posting (host); 0: it
                           // cannot (CUDA)
-  uint32_t reserved;
+  // Devices that each write the rows of some of the heads, and ring for themselves.
+  uint32_t num_posters = 1;
 };
 
 // One row of a step: a sequence's newest token, which attends to everything stored before it and
@@ -65,9 +67,9 @@ struct alignas(kCacheLine) Word64 {
 
 // A step, seen through the words: gpu_worker writes the descriptors and `epoch`; the worker
 // validates, writes `acked_epoch`; gpu_worker sets posted and done to 0 and writes `armed_epoch`;
-// then for each layer i and used slot the device writes posted = i + 1 and the worker answers done
-// = i + 1. An abort: gpu_worker writes `abort_epoch`; the worker leaves the step and writes
-// `abort_acked_epoch`, after which it writes nothing of that step any more.
+// then for each layer i and used slot each device writes its posted = i + 1, and once all have, the
+// worker answers done = i + 1. An abort: gpu_worker writes `abort_epoch`; the worker leaves the
+// step and writes `abort_acked_epoch`, after which it writes nothing of that step any more.
 struct Doorbells {
   Word64 epoch;
   Word64 acked_epoch;
@@ -78,7 +80,7 @@ struct Doorbells {
   WaitWord step_signal;  // changes with each write of epoch, armed_epoch or abort_epoch; the idle
                          // worker sleeps on it
   WaitWord ack_signal;   // changes with each write of an acked or failed epoch
-  WaitWord posted[kNumSlots];
+  WaitWord posted[kNumSlots][kMaxPosters];  // the first num_posters of them are used
   WaitWord done[kNumSlots];  // kDoneReleased: gpu_worker itself released a waiting device
   Word64 gpu_heartbeat;
   Word64 cpu_heartbeat;

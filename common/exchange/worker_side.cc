@@ -1,5 +1,6 @@
 #include "common/exchange/worker_side.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -32,8 +33,10 @@ WorkerSide::WorkerSide(const RegionHeader& header, shm::Region region)
   handled_abort_ = bells_->abort_acked_epoch.value.load(std::memory_order_acquire);
   // Of a process that died asleep; only this side sleeps on these words.
   bells_->step_signal.parked.store(0, std::memory_order_relaxed);
-  for (WaitWord& word : bells_->posted) {
-    word.parked.store(0, std::memory_order_relaxed);
+  for (auto& slot : bells_->posted) {
+    for (WaitWord& word : slot) {
+      word.parked.store(0, std::memory_order_relaxed);
+    }
   }
 }
 
@@ -152,13 +155,22 @@ bool WorkerSide::Finished() const {
   return true;
 }
 
+int WorkerSide::OwingPoster(int slot) const {
+  for (int poster = 0; poster < static_cast<int>(header_.geometry.num_posters); ++poster) {
+    if (bells_->posted[slot][poster].value.load(std::memory_order_acquire) <=
+        static_cast<uint32_t>(next_layer_[slot])) {
+      return poster;
+    }
+  }
+  return -1;
+}
+
 int WorkerSide::PostedSlot() const {
   int best = -1;
   for (int slot = 0; slot < kNumSlots; ++slot) {
     if (slots_[slot].rows.empty() ||
         next_layer_[slot] >= static_cast<int32_t>(header_.geometry.num_layers) ||
-        bells_->posted[slot].value.load(std::memory_order_acquire) <=
-            static_cast<uint32_t>(next_layer_[slot])) {
+        OwingPoster(slot) >= 0) {
       continue;
     }
     if (best < 0 || next_layer_[slot] < next_layer_[best]) {
@@ -173,10 +185,12 @@ WorkerSide::LayerWork WorkerSide::NextLayer(int64_t timeout_us) {
   if (Finished()) {
     return {LayerWork::Kind::kFinished};
   }
-  // Park on the slot that is sent next; a post of the other one is seen within a park's length.
+  // Park on the slot that is sent next, and the first device that owes its part of it; any other
+  // post is seen within a park's length.
   const bool first_is_next =
       slots_[1].rows.empty() || (!slots_[0].rows.empty() && next_layer_[0] <= next_layer_[1]);
-  WaitWord& word = bells_->posted[first_is_next ? 0 : 1];
+  const int sent_next = first_is_next ? 0 : 1;
+  WaitWord& word = bells_->posted[sent_next][std::max(OwingPoster(sent_next), 0)];
   int slot = -1;
   bool aborted = false;
   const auto something = [&] {

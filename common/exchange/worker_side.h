@@ -82,6 +82,8 @@ class WorkerSide {
   bool ReadStep(uint64_t epoch);
   bool TakeStep(uint64_t epoch);
   bool Finished() const;
+  // Who has not posted its part of the slot's next layer; -1: all have.
+  int OwingPoster(int slot) const;
   // The slot to serve next, of those posted; -1: none.
   int PostedSlot() const;
   WaitPolicy IdlePolicy() const;

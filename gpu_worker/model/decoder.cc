@@ -28,10 +28,14 @@ Decoder::Decoder(ops::OpContext* context, const ModelShape& shape)
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Load(ops::OpContext* context,
                                                        const model_files::ModelFiles& files,
-                                                       const DecoderLimits& limits) {
+                                                       const DecoderLimits& limits,
+                                                       const TensorParallel& parallel) {
   TANDEM_RETURN_IF_ERROR(ValidateModelShape(files.shape()));
-  auto decoder = std::unique_ptr<Decoder>(new Decoder(context, files.shape()));
-  TANDEM_ASSIGN_OR_RETURN(decoder->weights_, LoadWeights(*context, files));
+  TANDEM_RETURN_IF_ERROR(CheckTensorParallel(files.shape(), parallel.size));
+  auto decoder =
+      std::unique_ptr<Decoder>(new Decoder(context, RankShape(files.shape(), parallel.size)));
+  decoder->parallel_ = parallel;
+  TANDEM_ASSIGN_OR_RETURN(decoder->weights_, LoadWeights(*context, files, parallel));
   TANDEM_ASSIGN_OR_RETURN(decoder->rope_,
                           RopeTable::Create(context->device(), files.shape().rope,
                                             files.shape().head_dim, limits.max_positions));
@@ -59,8 +63,12 @@ absl::Status Decoder::Allocate(const DecoderLimits& limits) {
       {&activated_, rows * shape_.intermediate_size, compute},
       {&last_, logit_rows * shape_.hidden_size, compute},
       {&logits_, logit_rows * shape_.vocab_size, 4},
+      {&rank_logits_, parallel_.size > 1 ? logit_rows * shape_.vocab_size / parallel_.size : 0, 4},
   };
   for (const auto& want : wanted) {
+    if (want.elements == 0) {
+      continue;
+    }
     TANDEM_ASSIGN_OR_RETURN(
         *want.buffer, context_->device().Allocate(static_cast<size_t>(want.elements * want.bytes),
                                                   "the activations"));
@@ -125,9 +133,8 @@ void Decoder::Post(int32_t layer, RowRange rows) {
   std::byte* normed = At(*normed_, rows.first, hidden, compute);
   std::byte* gate_up = At(*gate_up_, rows.first, 2 * int64_t{shape_.intermediate_size}, compute);
   std::byte* activated = At(*activated_, rows.first, shape_.intermediate_size, compute);
-  ops::Linear(*context_, {weights.attention_output.get(),
-                          At(*attention_, rows.first, shape_.q_size(), compute), residual,
-                          rows.count, DType::kFloat32, true});
+  AddToResidual(*weights.attention_output, At(*attention_, rows.first, shape_.q_size(), compute),
+                rows);
   ops::RmsNormArgs norm;
   norm.in = reinterpret_cast<const float*>(residual);
   norm.weight = weights.mlp_norm.data();
@@ -138,8 +145,19 @@ void Decoder::Post(int32_t layer, RowRange rows) {
   ops::RmsNorm(*context_, norm);
   ops::Linear(*context_, {weights.gate_up.get(), normed, gate_up, rows.count, compute, false});
   ops::SiluMul(*context_, {gate_up, rows.count, shape_.intermediate_size, activated});
+  AddToResidual(*weights.down, activated, rows);
+}
+
+// The first of several devices adds its part to the residual stream, the others put theirs in its
+// place: the sum of all is the new residual stream on each.
+void Decoder::AddToResidual(const ops::PackedLinear& weights, const std::byte* in, RowRange rows) {
+  std::byte* residual = At(*hidden_, rows.first, shape_.hidden_size, DType::kFloat32);
   ops::Linear(*context_,
-              {weights.down.get(), activated, residual, rows.count, DType::kFloat32, true});
+              {&weights, in, residual, rows.count, DType::kFloat32, parallel_.rank == 0});
+  if (communicator_ != nullptr) {
+    communicator_->AllReduceSum(context_->stream(), reinterpret_cast<float*>(residual),
+                                int64_t{rows.count} * shape_.hidden_size);
+  }
 }
 
 void Decoder::ClearAttention(int32_t count) {
@@ -160,8 +178,13 @@ void Decoder::Logits(std::span<const int32_t> row_ids) {
   norm.row_ids = row_ids.data();
   norm.out = last_->data();
   ops::RmsNorm(*context_, norm);
-  ops::Linear(*context_, {weights_.output.get(), last_->data(), logits_->data(), rows,
-                          DType::kFloat32, false});
+  device::Buffer& logits = parallel_.size > 1 ? *rank_logits_ : *logits_;
+  ops::Linear(*context_,
+              {weights_.output.get(), last_->data(), logits.data(), rows, DType::kFloat32, false});
+  if (communicator_ != nullptr) {
+    communicator_->AllGatherRows(context_->stream(), rank_logits_->as<float>(), rows,
+                                 shape_.vocab_size / parallel_.size, logits_->as<float>());
+  }
 }
 
 }  // namespace tandem::gpu_worker::model

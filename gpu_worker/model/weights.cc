@@ -26,6 +26,13 @@ struct Part {
   int64_t rows;
 };
 
+// Rows [first, first + rows) of a matrix.
+struct RowWindow {
+  WeightView view;
+  int64_t first = 0;
+  int64_t rows = 0;
+};
+
 // Finds and checks the weights of one layer (or those outside of the layers).
 class Reader {
  public:
@@ -59,17 +66,17 @@ class Reader {
 };
 
 // Rows of several matrices, one below the other.
-ops::RowReader Stacked(std::vector<WeightView> views) {
-  return [views = std::move(views)](int64_t first, int64_t count, float* out) {
-    for (const WeightView& view : views) {
-      const int64_t here = std::min(count, view.rows - first);
+ops::RowReader Stacked(std::vector<RowWindow> windows) {
+  return [windows = std::move(windows)](int64_t first, int64_t count, float* out) {
+    for (const RowWindow& window : windows) {
+      const int64_t here = std::min(count, window.rows - first);
       if (here > 0) {
-        model_files::ReadRows(view, first, here, out);
-        out += here * view.cols;
+        model_files::ReadRows(window.view, window.first + first, here, out);
+        out += here * window.view.cols;
         count -= here;
         first += here;
       }
-      first -= view.rows;
+      first -= window.rows;
       if (count == 0) {
         return;
       }
@@ -77,10 +84,21 @@ ops::RowReader Stacked(std::vector<WeightView> views) {
   };
 }
 
+// Columns [first_column, first_column + width) of a matrix.
+ops::RowReader Columns(const WeightView& view, int64_t first_column, int64_t width) {
+  return [view, first_column, width](int64_t first, int64_t count, float* out) {
+    std::vector<float> rows(static_cast<size_t>(count * view.cols));
+    model_files::ReadRows(view, first, count, rows.data());
+    for (int64_t row = 0; row < count; ++row) {
+      std::copy_n(rows.data() + row * view.cols + first_column, width, out + row * width);
+    }
+  };
+}
+
 class Loader {
  public:
-  Loader(ops::OpContext& context, const ModelFiles& files)
-      : context_(context), files_(files), shape_(files.shape()) {}
+  Loader(ops::OpContext& context, const ModelFiles& files, const TensorParallel& parallel)
+      : context_(context), files_(files), shape_(files.shape()), parallel_(parallel) {}
 
   absl::StatusOr<Weights> Load() {
     const absl::Status queued = QueueAll();
@@ -104,7 +122,8 @@ class Loader {
                                 &weights_.output_norm));
     TANDEM_RETURN_IF_ERROR(Pack(reader, {{WeightRole::kOutput, "output", shape_.vocab_size}},
                                 shape_.hidden_size, {}, &weights_.output));
-    return shape_.tied_embeddings ? absl::OkStatus() : QueueEmbedding(reader);
+    const bool has_output_whole = parallel_.size == 1;
+    return shape_.tied_embeddings && has_output_whole ? absl::OkStatus() : QueueEmbedding(reader);
   }
 
   // Where queueing takes as long as reading (a device with memory of its own).
@@ -130,7 +149,7 @@ class Loader {
       for (const Part& part : {Part{WeightRole::kQBias, "q bias", shape_.q_size()},
                                Part{WeightRole::kKBias, "k bias", shape_.kv_size()},
                                Part{WeightRole::kVBias, "v bias", shape_.kv_size()}}) {
-        TANDEM_RETURN_IF_ERROR(reader.Vector(part, &bias));
+        TANDEM_RETURN_IF_ERROR(RankVector(reader, part, &bias));
       }
     }
     if (shape_.qk_norm) {
@@ -144,15 +163,15 @@ class Loader {
                                  {WeightRole::kK, "k", shape_.kv_size()},
                                  {WeightRole::kV, "v", shape_.kv_size()}},
                                 hidden, std::move(bias), &to.qkv));
-    TANDEM_RETURN_IF_ERROR(Pack(reader,
-                                {{WeightRole::kAttentionOutput, "attention output", hidden}},
-                                shape_.q_size(), {}, &to.attention_output));
+    TANDEM_RETURN_IF_ERROR(PackColumns(reader,
+                                       {WeightRole::kAttentionOutput, "attention output", hidden},
+                                       shape_.q_size(), &to.attention_output));
     TANDEM_RETURN_IF_ERROR(Pack(reader,
                                 {{WeightRole::kGate, "gate", shape_.intermediate_size},
                                  {WeightRole::kUp, "up", shape_.intermediate_size}},
                                 hidden, {}, &to.gate_up));
-    return Pack(reader, {{WeightRole::kDown, "down", hidden}}, shape_.intermediate_size, {},
-                &to.down);
+    return PackColumns(reader, {WeightRole::kDown, "down", hidden}, shape_.intermediate_size,
+                       &to.down);
   }
 
   absl::Status Norm(const Reader& reader, const Part& part, DeviceVector* out) {
@@ -162,20 +181,49 @@ class Loader {
     return absl::OkStatus();
   }
 
+  // This device's part of a vector.
+  absl::Status RankVector(const Reader& reader, const Part& part, std::vector<float>* out) {
+    std::vector<float> whole;
+    TANDEM_RETURN_IF_ERROR(reader.Vector(part, &whole));
+    const auto rows = static_cast<ptrdiff_t>(part.rows / parallel_.size);
+    const auto first = whole.begin() + parallel_.rank * rows;
+    out->insert(out->end(), first, first + rows);
+    return absl::OkStatus();
+  }
+
+  // This device's rows of each part.
   absl::Status Pack(const Reader& reader, const std::vector<Part>& parts, int64_t cols,
                     std::vector<float> bias, std::unique_ptr<ops::PackedLinear>* out) {
     ops::LinearSource source;
-    std::vector<WeightView> views;
+    std::vector<RowWindow> windows;
     for (const Part& part : parts) {
       TANDEM_ASSIGN_OR_RETURN(const WeightView view, reader.Matrix(part, cols));
-      views.push_back(view);
-      source.out_features += part.rows;
+      const int64_t rows = part.rows / parallel_.size;
+      windows.push_back({view, parallel_.rank * rows, rows});
+      source.out_features += rows;
     }
     source.in_features = cols;
     source.bias = std::move(bias);
+    source.read = Stacked(std::move(windows));
+    return Queue(std::move(source), out);
+  }
+
+  // This device's columns.
+  absl::Status PackColumns(const Reader& reader, const Part& part, int64_t cols,
+                           std::unique_ptr<ops::PackedLinear>* out) {
+    ops::LinearSource source;
+    TANDEM_ASSIGN_OR_RETURN(const WeightView view, reader.Matrix(part, cols));
+    source.out_features = part.rows;
+    source.in_features = cols / parallel_.size;
+    source.read = parallel_.size == 1
+                      ? Stacked({{view, 0, view.rows}})
+                      : Columns(view, parallel_.rank * source.in_features, source.in_features);
+    return Queue(std::move(source), out);
+  }
+
+  absl::Status Queue(ops::LinearSource source, std::unique_ptr<ops::PackedLinear>* out) {
     source.what = "the model's weights";
-    source.read = Stacked(std::move(views));
-    weights_.flops_per_token += 2.0 * static_cast<double>(source.out_features * cols);
+    weights_.flops_per_token += 2.0 * static_cast<double>(source.out_features * source.in_features);
     TANDEM_ASSIGN_OR_RETURN(*out, ops::PackLinear(context_, std::move(source)));
     weights_.matrix_bytes += (*out)->weights->bytes();
     return absl::OkStatus();
@@ -190,14 +238,15 @@ class Loader {
                          static_cast<size_t>(DTypeBytes(context_.compute_dtype()));
     TANDEM_ASSIGN_OR_RETURN(weights_.embedding,
                             context_.device().Allocate(bytes, "the token embedding"));
-    ops::ConvertTable(context_,
-                      {Stacked({view}), view.rows, view.cols, weights_.embedding->data()});
+    ops::ConvertTable(context_, {Stacked({{view, 0, view.rows}}), view.rows, view.cols,
+                                 weights_.embedding->data()});
     return absl::OkStatus();
   }
 
   ops::OpContext& context_;
   const ModelFiles& files_;
-  const ModelShape& shape_;
+  const ModelShape& shape_;  // of the whole model
+  const TensorParallel parallel_;
   Weights weights_;
   int64_t last_log_us_ = base::SystemClock().NowUs();
 };
@@ -213,8 +262,9 @@ absl::StatusOr<DeviceVector> DeviceVector::Create(device::Device& device,
   return vector;
 }
 
-absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const ModelFiles& files) {
-  return Loader(context, files).Load();
+absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const ModelFiles& files,
+                                    const TensorParallel& parallel) {
+  return Loader(context, files, parallel).Load();
 }
 
 }  // namespace tandem::gpu_worker::model

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model_files/model_files.h"
+#include "gpu_worker/model/tensor_parallel.h"
 #include "gpu_worker/ops/linear.h"
 
 namespace tandem::gpu_worker::model {
@@ -34,18 +35,23 @@ struct LayerWeights {
   std::unique_ptr<ops::PackedLinear> down;              // [hidden_size, intermediate_size]
 };
 
-// A decoder's weights on the device. Matrices are in the compute dtype, vectors in float32.
+// A decoder's weights on the device. Matrices are in the compute dtype, vectors in float32. Of
+// several devices each has the sizes of model::RankShape: its heads of qkv and of
+// attention_output's columns, its columns of the MLP.
 struct Weights {
   std::vector<LayerWeights> layers;
   DeviceVector output_norm;                   // [hidden_size]
-  std::unique_ptr<ops::PackedLinear> output;  // [vocab_size, hidden_size]
-  std::unique_ptr<device::Buffer> embedding;  // [vocab_size, hidden_size]; null when tied: `output`
+  std::unique_ptr<ops::PackedLinear> output;  // [vocab_size / devices, hidden_size]
+  std::unique_ptr<device::Buffer> embedding;  // [vocab_size, hidden_size]; null: `output`
   uint64_t matrix_bytes = 0;                  // that a step reads, the embedding apart
   double flops_per_token = 0;                 // of the matrices, multiply and add counted
 };
 
 // Returns when everything is packed and `files` is not needed any more. InvalidArgument names a
-// role that is missing or has the wrong shape; ResourceExhausted when memory lacks.
-absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const model_files::ModelFiles& files);
+// role that is missing or has the wrong shape; ResourceExhausted when memory lacks. One of several
+// devices loads its part of each matrix; the embedding it has whole (and apart from `output`, also
+// where they are tied).
+absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const model_files::ModelFiles& files,
+                                    const TensorParallel& parallel = {});
 
 }  // namespace tandem::gpu_worker::model

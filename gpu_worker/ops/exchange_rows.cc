@@ -17,6 +17,7 @@ void SendRows(OpContext& context, device::Stream& stream, const SendRowsArgs& ar
   } else if (cuda::IsCuda(context)) {
     cuda::SendRows(context, stream, args);
   } else {
+    TANDEM_CHECK(args.window.num_kv_heads == 0);
     stream.Launch([&context, args] { return host::SendRows(context, args); });
   }
 }
@@ -28,6 +29,7 @@ void JoinRows(OpContext& context, device::Stream& stream, const JoinRowsArgs& ar
   } else if (cuda::IsCuda(context)) {
     cuda::JoinRows(context, stream, args);
   } else {
+    TANDEM_CHECK(args.window.num_kv_heads == 0);
     stream.Launch([&context, args] { return host::JoinRows(context, args); });
   }
 }
@@ -40,6 +42,17 @@ int64_t QueryWidth(const exchange::DeviceSide& exchange) {
 int64_t KvWidth(const exchange::DeviceSide& exchange) {
   const exchange::Geometry& geometry = exchange.header().geometry;
   return int64_t{geometry.num_kv_heads} * geometry.head_dim;
+}
+
+int64_t QueryWidth(const exchange::DeviceSide& exchange, const ExchangeWindow& window) {
+  const exchange::Geometry& geometry = exchange.header().geometry;
+  return KvWidth(exchange, window) * (geometry.num_q_heads / geometry.num_kv_heads);
+}
+
+int64_t KvWidth(const exchange::DeviceSide& exchange, const ExchangeWindow& window) {
+  return window.num_kv_heads == 0
+             ? KvWidth(exchange)
+             : int64_t{window.num_kv_heads} * exchange.header().geometry.head_dim;
 }
 
 absl::Status WaitForRows(const JoinRowsArgs& args) {

@@ -1,5 +1,8 @@
 #include "gpu_worker/ops/linear.h"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -52,6 +55,10 @@ void ConvertTable(OpContext& context, ConvertTableArgs args) {
   }
   context.stream().Launch(
       [&context, args = std::move(args)] { return host::ConvertTable(context, args); });
+}
+
+void ShareCores(int32_t others) {
+  omp_set_num_threads(std::max(1, omp_get_max_threads() / (others + 1)));
 }
 
 void EndLoading(OpContext& context) {

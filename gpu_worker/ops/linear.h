@@ -45,6 +45,10 @@ struct ConvertTableArgs {
 };
 void ConvertTable(OpContext& context, ConvertTableArgs args);
 
+// Where the calling thread and `others` like it load at the same time: each takes its share of the
+// cores from now on.
+void ShareCores(int32_t others);
+
 // After the last of them, once the stream is past it: gives back what they needed.
 void EndLoading(OpContext& context);
 

@@ -14,8 +14,21 @@ constexpr int64_t kAbortSliceUs = 20'000;  // how soon a death is noticed meanwh
 
 }  // namespace
 
+HeadWindow WindowOf(const CpuShard& shard, int32_t rank, int32_t heads_per_rank) {
+  const int32_t device_first = rank * heads_per_rank;
+  const int32_t first = std::max(device_first, shard.first_kv_head);
+  const int32_t end =
+      std::min(device_first + heads_per_rank, shard.first_kv_head + shard.pool.num_kv_heads);
+  HeadWindow window;
+  if (first < end) {
+    window = {first - device_first, first - shard.first_kv_head, end - first,
+              rank - shard.first_rank};
+  }
+  return window;
+}
+
 absl::StatusOr<std::unique_ptr<CpuTier>> CpuTier::Create(const exchange::Geometry& geometry,
-                                                         int32_t num_shards) {
+                                                         int32_t num_shards, int32_t num_ranks) {
   const auto heads = static_cast<int32_t>(geometry.num_kv_heads);
   if (num_shards < 1 || num_shards > heads) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -29,6 +42,10 @@ absl::StatusOr<std::unique_ptr<CpuTier>> CpuTier::Create(const exchange::Geometr
     exchange::Geometry part = geometry;
     part.num_kv_heads = static_cast<uint32_t>(heads * (i + 1) / num_shards - shard.first_kv_head);
     part.num_q_heads = geometry.num_q_heads / geometry.num_kv_heads * part.num_kv_heads;
+    const int32_t heads_per_rank = heads / num_ranks;
+    const int32_t last_head = shard.first_kv_head + static_cast<int32_t>(part.num_kv_heads) - 1;
+    shard.first_rank = shard.first_kv_head / heads_per_rank;
+    part.num_posters = static_cast<uint32_t>(last_head / heads_per_rank - shard.first_rank + 1);
     shard.pool = exchange::PoolGeometryOf(part);
     TANDEM_ASSIGN_OR_RETURN(shard.exchange, exchange::DeviceSide::Create(part));
     tier->shards_.push_back(std::move(shard));

@@ -17,16 +17,28 @@ struct CpuShard {
   std::unique_ptr<exchange::DeviceSide> exchange;
   kv::PoolGeometry pool;      // of its heads
   int32_t first_kv_head = 0;  // among all
+  int32_t first_rank = 0;     // of the devices that hold some of these heads
 };
+
+// The KV heads that a device and a CPU attention worker share; none: num_heads is 0.
+struct HeadWindow {
+  int32_t device_head = 0;  // the first, among the device's
+  int32_t shard_head = 0;   // among the worker's
+  int32_t num_heads = 0;
+  int poster = 0;  // the device, among those of the worker
+};
+// Of device `rank`, each of which holds `heads_per_rank` KV heads. Pure.
+HeadWindow WindowOf(const CpuShard& shard, int32_t rank, int32_t heads_per_rank);
 
 // The exchanges with this host's CPU attention workers, one per NUMA node that is used. KV heads,
 // and their query heads, are shared out over them; blocks, steps and rows are the same in each.
 // Steps by the engine's step thread, SetUp by any.
 class CpuTier {
  public:
-  // `geometry` is that of all heads. InvalidArgument: more shards than KV heads.
+  // `geometry` is that of all heads, which `num_ranks` devices share out evenly. InvalidArgument:
+  // more shards than KV heads.
   static absl::StatusOr<std::unique_ptr<CpuTier>> Create(const exchange::Geometry& geometry,
-                                                         int32_t num_shards);
+                                                         int32_t num_shards, int32_t num_ranks = 1);
 
   std::span<const CpuShard> shards() const { return shards_; }
   // Whether a worker may take steps; a lost one is known to be dead, and frees whoever waits for

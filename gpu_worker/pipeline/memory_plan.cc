@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "gpu_worker/model/decoder.h"
+#include "gpu_worker/model/tensor_parallel.h"
 #include "gpu_worker/ops/linear.h"
 #include "gpu_worker/ops/token_chooser.h"
 
@@ -18,23 +19,30 @@ uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 
 }  // namespace
 
-MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& shape,
+MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& whole,
                       int32_t max_positions) {
+  const int32_t devices = options.tensor_parallel_size;
+  const ModelShape shape = model::RankShape(whole, devices);
   const int64_t element = DTypeBytes(options.compute_dtype);
   const int64_t hidden = shape.hidden_size;
   const int64_t inter = shape.intermediate_size;
   const int64_t qkv = shape.q_size() + 2 * shape.kv_size();
   const int64_t layer = hidden * qkv + shape.q_size() * hidden + 3 * hidden * inter;
-  const int64_t tables = (shape.tied_embeddings ? 1 : 2) * int64_t{shape.vocab_size} * hidden;
+  const bool has_embedding = devices > 1 || !shape.tied_embeddings;  // apart from the output's
+  const int64_t tables =
+      (int64_t{shape.vocab_size} / devices + (has_embedding ? shape.vocab_size : 0)) * hidden;
   MemoryPlan plan;
   plan.weights_bytes = Unsigned((layer * shape.num_layers + tables) * element +
                                 (2 * int64_t{shape.num_layers} + 1) * hidden * 4);
   const int64_t rows = options.max_num_batched_tokens + options.max_num_batched_tokens / 8 + 64;
   const int32_t logit_rows = model::MaxLogitRows(shape.vocab_size);
   const int64_t row_bytes = (hidden + qkv) * 4 + (hidden + shape.q_size() + 3 * inter) * element;
+  // All devices gather those of each.
+  const int64_t logit_columns =
+      int64_t{shape.vocab_size} + (devices > 1 ? shape.vocab_size / devices : 0);
   plan.activations_bytes =
       Unsigned(rows * row_bytes + int64_t{max_positions} * shape.head_dim * 4 +
-               ops::LinearRows(logit_rows) * (hidden * element + shape.vocab_size * int64_t{4})) +
+               ops::LinearRows(logit_rows) * (hidden * element + logit_columns * 4)) +
       ops::TokenChooserBytes(logit_rows, shape.vocab_size);
   if (options.cpu_kv_bytes > 0) {
     plan.staging_bytes = Unsigned(int64_t{max_positions} * 2 * shape.kv_size() * element);
@@ -64,9 +72,11 @@ absl::Status CheckMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& m
                    "--gpu-memory-utilization, take a smaller --dtype or model, or a larger GPU"));
 }
 
-void LogMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory, double utilization) {
+void LogMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory, double utilization,
+                   int32_t rank) {
   base::LogInfo("device memory plan",
-                {{"weights_bytes", plan.weights_bytes},
+                {{"rank", rank},
+                 {"weights_bytes", plan.weights_bytes},
                  {"activations_bytes", plan.activations_bytes},
                  {"staging_bytes", plan.staging_bytes},
                  {"workspace_bytes", plan.workspace_bytes},

@@ -6,7 +6,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/pipeline/pipeline_runner.h"
 
-// What a device with memory of its own will be asked for, known before anything is allocated.
+// What each device with memory of its own will be asked for, known before anything is allocated.
 namespace tandem::gpu_worker {
 
 struct MemoryPlan {
@@ -20,7 +20,7 @@ struct MemoryPlan {
 };
 
 // Pure.
-MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& shape,
+MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& whole,
                       int32_t max_positions);
 
 // What is left for the device KV pool. Pure.
@@ -31,6 +31,7 @@ uint64_t PlannedPoolBytes(const MemoryPlan& plan, const device::MemoryInfo& memo
 absl::Status CheckMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory,
                              double utilization);
 
-void LogMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory, double utilization);
+void LogMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory, double utilization,
+                   int32_t rank);
 
 }  // namespace tandem::gpu_worker

@@ -1,22 +1,17 @@
 #include "gpu_worker/pipeline/pipeline_runner.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <limits>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/cost_model/device_profile.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/device/host/host_device.h"
-#include "gpu_worker/device/paced/paced_device.h"
+#include "gpu_worker/pipeline/make_parts.h"
 #include "gpu_worker/pipeline/measure_rates.h"
-#include "gpu_worker/pipeline/memory_plan.h"
-#include "gpu_worker/pipeline/pipeline_parts.h"
+#include "gpu_worker/pipeline/rank_team.h"
 #include "gpu_worker/pipeline/stage_runner.h"
 #include "gpu_worker/pipeline/step_layout.h"
 #include "gpu_worker/pipeline/step_trace.h"
@@ -28,31 +23,18 @@ constexpr std::string_view kPacedPrefix = "paced:";
 
 // Every wait inside a step is bounded, so a step ends; a slow one says that it is there.
 constexpr int64_t kSlowStepUs = int64_t{60} * 1'000'000;
+constexpr int64_t kGroupLookUs = 100'000;       // how soon one device's fault frees the others
 constexpr int64_t kAbortTimeoutUs = 2'000'000;  // or the time of a layer, if that is shorter
-
-// Makes the region's first `bytes` bytes reachable for the device, as far as they are not yet.
-absl::Status RegisterRegion(PipelineParts& parts, size_t shard, uint64_t bytes) {
-  const shm::Region& region = parts.cpu_tier->shards()[shard].exchange->region();
-  RegionRegistrations& registered = parts.registrations[shard];
-  const uint64_t pages = (std::min(bytes, region.size()) + exchange::kHugePage - 1) /
-                         exchange::kHugePage * exchange::kHugePage;
-  const uint64_t end = std::min(pages, region.size());
-  if (end <= registered.bytes) {
-    return absl::OkStatus();
-  }
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<device::Registration> part,
-      parts.device->Register(region.data() + registered.bytes, end - registered.bytes));
-  registered.parts.push_back(std::move(part));
-  registered.bytes = end;
-  return absl::OkStatus();
-}
 
 class StreamPipelineRunner : public PipelineRunner {
  public:
-  StreamPipelineRunner(PipelineParts parts, const PipelineOptions& options,
-                       std::unique_ptr<StepTracer> tracer)
-      : parts_(std::move(parts)), tracer_(std::move(tracer)) {
+  StreamPipelineRunner(PipelineRanks ranks, std::unique_ptr<RankTeam> team,
+                       const PipelineOptions& options, std::unique_ptr<StepTracer> tracer)
+      : ranks_(std::move(ranks)),
+        parts_(ranks_.parts[0]),
+        team_(std::move(team)),
+        collective_timeout_us_(options.collective_timeout_us),
+        tracer_(std::move(tracer)) {
     limits_.num_gpu_blocks = parts_.sizes.num_gpu_blocks;
     limits_.gpu_block_tokens = options.block_tokens;
     limits_.num_cpu_blocks = parts_.sizes.num_cpu_blocks;
@@ -68,7 +50,17 @@ class StreamPipelineRunner : public PipelineRunner {
   }
 
   const RunnerLimits& limits() const override { return limits_; }
-  MeasuredRates MeasureRates() override { return MeasurePipeline(parts_); }
+  // Of the first device alone: what the devices exchange is left to the measurement of steps.
+  MeasuredRates MeasureRates() override {
+    if (ranks_.group != nullptr) {
+      parts_.decoder->SetCommunicator(nullptr);
+    }
+    const MeasuredRates rates = MeasurePipeline(parts_);
+    if (ranks_.group != nullptr) {
+      parts_.decoder->SetCommunicator(&ranks_.group->communicator(0));
+    }
+    return rates;
+  }
   std::vector<exchange::DeviceSide*> exchanges() override {
     std::vector<exchange::DeviceSide*> exchanges;
     if (parts_.cpu_tier != nullptr) {
@@ -90,39 +82,53 @@ class StreamPipelineRunner : public PipelineRunner {
       return absl::OkStatus();
     }
     const CpuShard& shard = parts_.cpu_tier->shards()[worker];
-    return RegisterRegion(parts_, worker,
+    return RegisterRegion(ranks_, worker,
                           shard.exchange->header().pool_offset +
                               static_cast<uint64_t>(num_blocks) * shard.pool.block_bytes());
   }
 
   absl::Status DeviceHealth() const override {
-    return parts_.device->kind() == device::DeviceKind::kCuda
-               ? static_cast<const device::CudaDevice&>(*parts_.device).Health()
-               : absl::OkStatus();
+    absl::Status health;
+    for (const PipelineParts& parts : ranks_.parts) {
+      if (parts.device->kind() == device::DeviceKind::kCuda) {
+        health.Update(static_cast<const device::CudaDevice&>(*parts.device).Health());
+      }
+    }
+    health.Update(GroupHealth());
+    return health;
   }
 
-  std::string device_name() const override { return std::string(parts_.device->name()); }
+  std::string device_name() const override {
+    const std::string name(parts_.device->name());
+    return parts_.num_ranks == 1 ? name : absl::StrCat(parts_.num_ranks, " x ", name);
+  }
 
   absl::StatusOr<StepOutput> Run(const StepInput& input) override {
     const int64_t start_us = base::SystemClock().NowUs();
     TANDEM_ASSIGN_OR_RETURN(const StepLayout layout, BuildStepLayout(input, LayoutLimitsNow()));
     TANDEM_RETURN_IF_ERROR(CheckCpuTier(input, layout));
-    TANDEM_RETURN_IF_ERROR(parts_.decoder->PreparePositions(layout.max_position));
-    StageRunner runner(parts_, input, layout);
-    const absl::Status launched = runner.Launch();
-    // Idle before anything is given back: queued work points into this step.
-    absl::Status ran = Synchronize();
-    ran.Update(launched);
+    for (const PipelineParts& parts : ranks_.parts) {
+      TANDEM_RETURN_IF_ERROR(parts.decoder->PreparePositions(layout.max_position));
+    }
+    TierStep tier_step(parts_.cpu_tier.get(), input.epoch, layout, parts_.attention_scale,
+                       parts_.cpu_wait_timeout_us);
+    std::vector<std::unique_ptr<StageRunner>> runners(ranks_.parts.size());
+    const absl::Status ran = team_->Run([&](int32_t rank) {
+      const auto index = static_cast<size_t>(rank);
+      runners[index] =
+          std::make_unique<StageRunner>(ranks_.parts[index], input, layout, &tier_step);
+      return RunRank(ranks_.parts[index], *runners[index]);
+    });
     if (!ran.ok()) {
       return Abort(input.epoch, ran);
     }
-    if (runner.began()) {
+    if (tier_step.began()) {
       parts_.cpu_tier->EndStep();
     }
-    StepOutput output = runner.TakeOutput();
+    StepOutput output = runners[0]->TakeOutput();
     output.timings.total_us = static_cast<double>(base::SystemClock().NowUs() - start_us);
     if (tracer_ != nullptr) {
-      Trace(input, layout, runner.Spans(), start_us);
+      Trace(input, layout, runners[0]->Spans(), start_us);
     }
     return output;
   }
@@ -184,24 +190,60 @@ class StreamPipelineRunner : public PipelineRunner {
                : parts_.cpu_tier->LeaveStep(std::min(kAbortTimeoutUs, parts_.cpu_wait_timeout_us));
   }
 
-  static absl::Status SynchronizeStream(device::Stream& stream) {
-    while (true) {
-      absl::Status status = stream.Synchronize(kSlowStepUs);
-      if (!absl::IsDeadlineExceeded(status)) {
-        return status;
-      }
-      base::LogWarning("a step is still running");
-    }
+  // One device's part of a step.
+  absl::Status RunRank(const PipelineParts& parts, StageRunner& runner) {
+    const absl::Status launched = runner.Launch();
+    // Idle before anything is given back: queued work points into this step.
+    absl::Status ran = Synchronize(parts);
+    ran.Update(launched);
+    ran.Update(GroupHealth());
+    return ran;
   }
 
-  absl::Status Synchronize() {
-    absl::Status status = SynchronizeStream(*parts_.compute);
-    for (device::Stream* stream : {parts_.transfer.get(), parts_.mover.get()}) {
+  absl::Status Synchronize(const PipelineParts& parts) {
+    const int64_t deadline_us = base::SystemClock().NowUs() + collective_timeout_us_;
+    AbortGroupOnFault(deadline_us);
+    absl::Status status;
+    for (device::Stream* stream : {parts.compute.get(), parts.transfer.get(), parts.mover.get()}) {
       if (stream != nullptr) {
-        status.Update(SynchronizeStream(*stream));
+        status.Update(SynchronizeStream(*stream, deadline_us));
       }
     }
     return status;
+  }
+
+  absl::Status SynchronizeStream(device::Stream& stream, int64_t deadline_us) {
+    while (true) {
+      absl::Status status =
+          stream.Synchronize(ranks_.group == nullptr ? kSlowStepUs : kGroupLookUs);
+      if (!absl::IsDeadlineExceeded(status)) {
+        return status;
+      }
+      if (ranks_.group == nullptr) {
+        base::LogWarning("a step is still running");
+      }
+      AbortGroupOnFault(deadline_us);
+    }
+  }
+
+  // A device that waits for another one does not end by itself: where one failed, or time is over,
+  // all are freed.
+  void AbortGroupOnFault(int64_t deadline_us) {
+    if (ranks_.group == nullptr) {
+      return;
+    }
+    absl::Status fault = ranks_.group->Health();
+    if (fault.ok() && base::SystemClock().NowUs() >= deadline_us) {
+      fault = absl::InternalError(
+          absl::StrCat("the GPUs did not end a step within ", collective_timeout_us_, " us"));
+    }
+    if (!fault.ok()) {
+      ranks_.group->Abort(fault);
+    }
+  }
+
+  absl::Status GroupHealth() const {
+    return ranks_.group == nullptr ? absl::OkStatus() : ranks_.group->Health();
   }
 
   // The CPU side leaves the step, too, before its blocks may be used for anything else.
@@ -215,92 +257,13 @@ class StreamPipelineRunner : public PipelineRunner {
                 : absl::InternalError(absl::StrCat("step ", epoch, ": ", cause.ToString()));
   }
 
-  PipelineParts parts_;
+  PipelineRanks ranks_;
+  PipelineParts& parts_;  // of the first device
+  const std::unique_ptr<RankTeam> team_;
+  const int64_t collective_timeout_us_;
   const std::unique_ptr<StepTracer> tracer_;  // null: steps are not traced
   RunnerLimits limits_;
 };
-
-absl::StatusOr<std::unique_ptr<device::Device>> OpenDevice(const PipelineOptions& options) {
-  if (options.device == "host") {
-    return device::CreateHostDevice({options.matmul_threads});
-  }
-  if (options.device == "cuda") {
-    return device::CreateCudaDevice();
-  }
-  if (!options.device.starts_with(kPacedPrefix)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "--device ", options.device, " is not available; allowed: host, cuda, paced:PROFILE"));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const DeviceProfile profile,
-                          LoadDeviceProfile(options.device.substr(kPacedPrefix.size())));
-  return std::make_unique<device::PacedDevice>(profile, &device::RealPaceClock());
-}
-
-absl::StatusOr<PipelineParts> MakeParts(const PipelineOptions& options,
-                                        const model_files::ModelFiles& files) {
-  PipelineParts parts;
-  TANDEM_ASSIGN_OR_RETURN(parts.device, OpenDevice(options));
-  parts.compute = parts.device->CreateComputeStream();
-  if (options.separate_transfer_stream || parts.device->has_copy_engine()) {
-    parts.transfer = parts.device->CreateTransferStream();
-    parts.mover = parts.device->CreateTransferStream();
-  }
-  TANDEM_ASSIGN_OR_RETURN(
-      parts.context,
-      ops::OpContext::Create(parts.device.get(), parts.compute.get(), options.compute_dtype));
-  // Options that cannot work are refused before the weights are read.
-  PoolMemory memory = MemoryBeside(*parts.device);
-  TANDEM_RETURN_IF_ERROR(ComputePoolSizes(options, files.shape(), memory).status());
-  model::DecoderLimits limits;
-  limits.max_rows = options.max_num_batched_tokens;
-  limits.max_positions =
-      options.max_model_len > 0 ? options.max_model_len : files.shape().max_position;
-  if (parts.device->kind() == device::DeviceKind::kCuda) {
-    const MemoryPlan plan = PlanMemory(options, files.shape(), limits.max_positions);
-    LogMemoryPlan(plan, memory.device, options.gpu_memory_utilization);
-    TANDEM_RETURN_IF_ERROR(CheckMemoryPlan(plan, memory.device, options.gpu_memory_utilization));
-    memory.reserved_bytes = plan.staging_bytes + plan.workspace_bytes;
-  }
-  TANDEM_ASSIGN_OR_RETURN(parts.decoder, model::Decoder::Load(parts.context.get(), files, limits));
-  TANDEM_ASSIGN_OR_RETURN(
-      parts.chooser, ops::CreateTokenChooser(parts.context.get(), parts.decoder->max_logit_rows(),
-                                             files.shape().vocab_size));
-  memory.device = parts.device->memory();
-  memory.host = device::HostMemory();
-  TANDEM_ASSIGN_OR_RETURN(parts.sizes, ComputePoolSizes(options, files.shape(), memory));
-  parts.cpu_wait_timeout_us = options.cpu_wait_timeout_us;
-  parts.attention_scale = 1.0f / std::sqrt(static_cast<float>(files.shape().head_dim));
-  return parts;
-}
-
-absl::Status AllocatePools(const PipelineOptions& options, const ModelShape& shape,
-                           PipelineParts& parts) {
-  TANDEM_ASSIGN_OR_RETURN(parts.gpu_pool,
-                          parts.device->Allocate(static_cast<size_t>(parts.sizes.num_gpu_blocks) *
-                                                     parts.sizes.gpu.block_bytes(),
-                                                 "the device KV pool"));
-  if (parts.sizes.num_cpu_blocks == 0) {
-    return absl::OkStatus();
-  }
-  TANDEM_ASSIGN_OR_RETURN(parts.cpu_tier,
-                          CpuTier::Create(ExchangeGeometry(options, shape, parts.sizes),
-                                          options.num_cpu_attention_workers));
-  parts.registrations.resize(parts.cpu_tier->shards().size());
-  for (size_t i = 0; i < parts.registrations.size(); ++i) {
-    // Bells and slots; the pool follows when the worker has touched it.
-    TANDEM_RETURN_IF_ERROR(
-        RegisterRegion(parts, i, parts.cpu_tier->shards()[i].exchange->header().pool_offset));
-  }
-  parts.staging_geometry = parts.sizes.gpu;
-  parts.staging_geometry.num_layers = 1;
-  parts.staging_table.resize(static_cast<size_t>(parts.sizes.staging_blocks));
-  std::iota(parts.staging_table.begin(), parts.staging_table.end(), 0);
-  TANDEM_ASSIGN_OR_RETURN(
-      parts.staging,
-      parts.device->Allocate(parts.staging_table.size() * parts.staging_geometry.block_bytes(),
-                             "the staging area of CPU prefills"));
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -310,9 +273,10 @@ absl::StatusOr<std::unique_ptr<PipelineRunner>> PipelineRunner::Create(
   if (!options.trace_steps.empty()) {
     TANDEM_ASSIGN_OR_RETURN(tracer, StepTracer::Open(options.trace_steps));
   }
-  TANDEM_ASSIGN_OR_RETURN(PipelineParts parts, MakeParts(options, files));
-  TANDEM_RETURN_IF_ERROR(AllocatePools(options, files.shape(), parts));
-  return std::make_unique<StreamPipelineRunner>(std::move(parts), options, std::move(tracer));
+  auto team = std::make_unique<RankTeam>(options.tensor_parallel_size);
+  TANDEM_ASSIGN_OR_RETURN(PipelineRanks ranks, MakePipelineRanks(options, files, *team));
+  return std::make_unique<StreamPipelineRunner>(std::move(ranks), std::move(team), options,
+                                                std::move(tracer));
 }
 
 DType DefaultComputeDType(const std::string& device) {

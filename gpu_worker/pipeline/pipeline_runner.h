@@ -20,6 +20,7 @@ struct PipelineOptions {
   double gpu_memory_utilization = 0.9;
   uint64_t cpu_kv_bytes = 0;              // 0: no CPU tier
   int32_t num_cpu_attention_workers = 1;  // which share out the KV heads
+  int32_t tensor_parallel_size = 1;       // GPUs that share out the model
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
   int32_t max_model_len = 0;
@@ -29,6 +30,8 @@ struct PipelineOptions {
   bool separate_transfer_stream = false;
   std::string trace_steps;                  // file for the timelines of steps; empty: none
   int64_t cpu_wait_timeout_us = 5'000'000;  // per layer, before the CPU worker counts as hung
+  // Of a step of several GPUs once it is queued; then they count as lost.
+  int64_t collective_timeout_us = 60'000'000;
 };
 
 // Loads the weights, lays out both pools (and the exchange's region when there is a CPU tier) and
@@ -48,7 +51,7 @@ class PipelineRunner : public StepRunner {
   // them first, so that they lie on its node); before any step uses them. One thread for each
   // worker.
   virtual absl::Status PrepareCpuBlocks(size_t worker, int32_t num_blocks) = 0;
-  // For logs and keys: of a GPU its model.
+  // For logs and keys: of a GPU its model, of several their number, too.
   virtual std::string device_name() const = 0;
   // Not OK: the device is lost, and only a new process can use it. Any thread.
   virtual absl::Status DeviceHealth() const = 0;

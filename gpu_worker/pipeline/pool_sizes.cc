@@ -114,8 +114,9 @@ absl::StatusOr<PoolSizes> ComputePoolSizes(const PipelineOptions& options, const
   TANDEM_RETURN_IF_ERROR(CheckOptions(options, shape));
   PoolSizes sizes;
   sizes.max_model_len = options.max_model_len > 0 ? options.max_model_len : shape.max_position;
-  sizes.gpu = {kv::DefaultPoolType(options.compute_dtype), shape.num_layers, shape.num_kv_heads,
-               shape.head_dim, options.block_tokens};
+  sizes.gpu = {kv::DefaultPoolType(options.compute_dtype), shape.num_layers,
+               shape.num_kv_heads / options.tensor_parallel_size, shape.head_dim,
+               options.block_tokens};
   sizes.cpu = {options.cpu_kv_dtype, shape.num_layers, shape.num_kv_heads, shape.head_dim,
                kv::kCpuBlockTokens};
   TANDEM_RETURN_IF_ERROR(kv::ValidateGeometry(sizes.gpu));

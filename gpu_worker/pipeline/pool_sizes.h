@@ -12,7 +12,7 @@ namespace tandem::gpu_worker {
 
 // How large the KV pools of both tiers are.
 struct PoolSizes {
-  kv::PoolGeometry gpu;
+  kv::PoolGeometry gpu;  // of one device's heads
   int32_t num_gpu_blocks = 0;
   kv::PoolGeometry cpu;
   int32_t num_cpu_blocks = 0;  // 0: no CPU tier

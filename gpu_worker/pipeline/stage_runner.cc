@@ -12,10 +12,11 @@
 namespace tandem::gpu_worker {
 
 StageRunner::StageRunner(const PipelineParts& parts, const StepInput& input,
-                         const StepLayout& layout)
+                         const StepLayout& layout, TierStep* tier_step)
     : parts_(parts),
       input_(input),
       layout_(layout),
+      tier_step_(tier_step),
       stages_(BuildStageProgram(layout.program)),
       times_(stages_.size()),
       begins_after_(stages_.size(), -1),
@@ -30,7 +31,7 @@ StageRunner::StageRunner(const PipelineParts& parts, const StepInput& input,
   }
   for (const LogitRow& row : layout.logit_rows) {
     logit_row_ids_.push_back(row.row);
-    if (row.prompt_index < 0 && row.work->sample->constraint != nullptr) {
+    if (parts.rank == 0 && row.prompt_index < 0 && row.work->sample->constraint != nullptr) {
       row.work->sample->constraint->Begin(row.work->sample->output_tokens);
     }
   }
@@ -144,11 +145,16 @@ void StageRunner::LaunchCopies(device::Stream& stream) {
 
 void StageRunner::CopyBetweenTiers(const TierCopy& copy, device::Stream& stream) {
   for (const CpuShard& shard : parts_.cpu_tier->shards()) {
+    const HeadWindow window = parts_.WindowOf(shard);
+    if (window.num_heads == 0) {
+      continue;
+    }
     ops::CopyKvArgs args;
     args.from = copy.device;
-    args.from.first_head = shard.first_kv_head;
+    args.from.first_head = window.device_head;
     args.from_table = copy.device_blocks;
     args.to = PipelineParts::CpuLayer(shard, copy.layer);
+    args.to.first_head = window.shard_head;
     args.to_table = copy.cpu_blocks;
     args.to_host = true;
     if (!copy.to_cpu) {
@@ -218,24 +224,29 @@ void StageRunner::LaunchMoveOut(const CpuPrefill& prefill, int32_t layer, device
 }
 
 absl::Status StageRunner::LaunchSend(const Stage& stage, device::Stream& stream) {
-  if (!began_) {
-    // Embedding and the first layer's pre run while the worker takes the step.
-    began_ = true;
-    TANDEM_RETURN_IF_ERROR(parts_.cpu_tier->BeginStep(
-        input_.epoch, layout_.sub_batch[0].cpu_slot, layout_.sub_batch[1].cpu_slot,
-        parts_.attention_scale, parts_.cpu_wait_timeout_us));
-  }
+  // Embedding and the first layer's pre run while the worker takes the step.
+  TANDEM_RETURN_IF_ERROR(tier_step_->Begin());
   ops::SendRowsArgs args;
   args.qkv = parts_.decoder->qkv();
   args.row_ids = layout_.sub_batch[stage.sub_batch].cpu_rows;
   args.slot = stage.sub_batch;
   args.layer = stage.layer;
   for (const CpuShard& shard : parts_.cpu_tier->shards()) {
-    args.exchange = shard.exchange.get();
-    args.first_kv_head = shard.first_kv_head;
-    ops::SendRows(*parts_.context, stream, args);
+    const HeadWindow window = parts_.WindowOf(shard);
+    if (window.num_heads > 0) {
+      args.exchange = shard.exchange.get();
+      args.first_kv_head = window.device_head;
+      args.window = ExchangeWindowOf(window);
+      ops::SendRows(*parts_.context, stream, args);
+    }
   }
   return absl::OkStatus();
+}
+
+ops::ExchangeWindow StageRunner::ExchangeWindowOf(const HeadWindow& window) const {
+  return parts_.num_ranks == 1
+             ? ops::ExchangeWindow()
+             : ops::ExchangeWindow{window.shard_head, window.num_heads, window.poster};
 }
 
 void StageRunner::LaunchJoin(const Stage& stage, device::Stream& stream) {
@@ -247,9 +258,14 @@ void StageRunner::LaunchJoin(const Stage& stage, device::Stream& stream) {
   args.width = parts_.decoder->shape().q_size();
   args.out = parts_.decoder->attention_out();
   for (const CpuShard& shard : parts_.cpu_tier->shards()) {
-    args.exchange = shard.exchange.get();
-    ops::JoinRows(*parts_.context, stream, args);
-    args.first_column += ops::QueryWidth(*shard.exchange);
+    const HeadWindow window = parts_.WindowOf(shard);
+    if (window.num_heads > 0) {
+      args.exchange = shard.exchange.get();
+      args.window = ExchangeWindowOf(window);
+      args.first_column = int64_t{window.device_head} * parts_.decoder->shape().group_size() *
+                          parts_.decoder->shape().head_dim;
+      ops::JoinRows(*parts_.context, stream, args);
+    }
   }
 }
 
@@ -258,6 +274,9 @@ void StageRunner::LaunchSample(device::Stream& stream) {
   for (size_t first = 0; first < logit_row_ids_.size(); first += batch) {
     const size_t count = std::min(batch, logit_row_ids_.size() - first);
     parts_.decoder->Logits(std::span(logit_row_ids_).subspan(first, count));
+    if (parts_.rank > 0) {
+      continue;
+    }
     if (parts_.device->kind() == device::DeviceKind::kPaced) {
       PseudoSampleRows(first, count);
     } else if (parts_.chooser != nullptr) {

@@ -6,25 +6,27 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "gpu_worker/ops/exchange_rows.h"
 #include "gpu_worker/pipeline/pipeline_parts.h"
 #include "gpu_worker/pipeline/stage_program.h"
 #include "gpu_worker/pipeline/stage_times.h"
 #include "gpu_worker/pipeline/step_io.h"
 #include "gpu_worker/pipeline/step_layout.h"
+#include "gpu_worker/pipeline/tier_step.h"
 
 namespace tandem::gpu_worker {
 
-// One step on the device's streams. All references live until the streams are idle again.
+// One step on one device's streams. All references live until the streams are idle again.
 class StageRunner {
  public:
-  StageRunner(const PipelineParts& parts, const StepInput& input, const StepLayout& layout);
+  // `tier_step` is that of all devices.
+  StageRunner(const PipelineParts& parts, const StepInput& input, const StepLayout& layout,
+              TierStep* tier_step);
 
   // Queues the whole step and returns while it runs. An error (of the exchange's BeginStep) means
   // that only a part was queued.
   absl::Status Launch();
-  // Whether the CPU worker was told of this step.
-  bool began() const { return began_; }
-  // What the step gave; the streams must be idle.
+  // What the step gave, of the first device; the streams must be idle.
   StepOutput TakeOutput();
   // The step's timeline, the CPU worker's part included. After TakeOutput and before the next step.
   std::vector<TraceSpan> Spans() const;
@@ -52,6 +54,7 @@ class StageRunner {
   void LaunchAttend(size_t index, device::Stream& stream);
   void LaunchCpuPrefill(const CpuPrefill& prefill, int32_t layer, device::Stream& stream);
   void LaunchMoveOut(const CpuPrefill& prefill, int32_t layer, device::Stream& stream);
+  ops::ExchangeWindow ExchangeWindowOf(const HeadWindow& window) const;
   absl::Status LaunchSend(const Stage& stage, device::Stream& stream);
   void LaunchJoin(const Stage& stage, device::Stream& stream);
   void LaunchSample(device::Stream& stream);
@@ -64,6 +67,7 @@ class StageRunner {
   const PipelineParts& parts_;
   const StepInput& input_;
   const StepLayout& layout_;
+  TierStep* const tier_step_;
   std::vector<int32_t> logit_row_ids_;
   const std::vector<Stage> stages_;
   std::vector<StageTimes> times_;                       // by stage, like the following
@@ -71,7 +75,6 @@ class StageRunner {
   std::vector<std::unique_ptr<device::Event>> events_;  // where another stream waits
   absl::flat_hash_map<const device::Stream*, int32_t> newest_on_;
   StepOutput output_;
-  bool began_ = false;
 };
 
 }  // namespace tandem::gpu_worker

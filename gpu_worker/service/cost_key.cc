@@ -47,7 +47,10 @@ std::string CostKey(const model_files::ModelFiles& model, const PipelineOptions&
       shape.vocab_size, "; compute ", DTypeName(pipeline.compute_dtype), "; CPU pool ",
       DTypeName(pipeline.cpu_kv_dtype), "; blocks ", pipeline.block_tokens, "; rows ",
       pipeline.max_num_batched_tokens, " of ", pipeline.max_num_seqs, "; device ", device_name,
-      " threads ", pipeline.matmul_threads, "; CPU", Processor(), " cores ", CoresAllowed());
+      " threads ", pipeline.matmul_threads, "; CPU", Processor(), " cores ", CoresAllowed(),
+      pipeline.tensor_parallel_size > 1
+          ? base::StrCat("; tensor parallel ", pipeline.tensor_parallel_size)
+          : "");
 }
 
 std::string CostFolder(const std::string& flag) {

@@ -25,8 +25,8 @@ void DeclareEngineFlags(base::ConfigSpec& spec, WorkerFlags& flags) {
       "device of the dense layers; auto: cuda when one is there, else host (default auto)");
   spec.Choice("dtype", &flags.dtype, {"auto", "float32", "bfloat16", "float16"},
               "compute type; auto: bfloat16 where the hardware has it, else float32");
-  spec.Int("tensor-parallel-size", &flags.tensor_parallel_size, 1, 64,
-           "GPUs that share out the model; this build runs on one");
+  spec.Int("tensor-parallel-size", &flags.tensor_parallel_size, 1, 16,
+           "GPUs of this host that share out the model; more than 1 needs --device cuda and NCCL");
   spec.OptionalInt("max-model-len", &flags.max_model_len, 1, kMaxCount,
                    "longest prompt and output together, in tokens (default: the model's)");
   spec.Int("max-num-seqs", &flags.max_num_seqs, 1, 65536, "most sequences in one step");

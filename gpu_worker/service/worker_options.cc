@@ -9,6 +9,8 @@
 #include "common/rpc/server.h"
 #include "gpu_worker/cost_model/device_profile.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/device/cuda/cuda_group.h"
+#include "gpu_worker/model/tensor_parallel.h"
 
 namespace tandem::gpu_worker {
 namespace {
@@ -71,6 +73,22 @@ absl::Status CheckDevice(const std::string& device) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTensorParallel(const WorkerFlags& flags) {
+  if (flags.tensor_parallel_size == 1) {
+    return absl::OkStatus();
+  }
+  const std::string device = DeviceOf(flags);
+  absl::Status why = device::CudaIsAvailable();
+  if (why.ok() && device == "cuda") {
+    why = device::CudaGroup::IsAvailable(static_cast<int32_t>(flags.tensor_parallel_size));
+  } else if (why.ok()) {
+    why = absl::UnavailableError(base::StrCat("--device ", device, " is one device"));
+  }
+  return why.ok() ? why
+                  : Bad(base::StrCat("--tensor-parallel-size: ", flags.tensor_parallel_size,
+                                     " GPUs: ", why.message(), "; allowed here: 1"));
+}
+
 }  // namespace
 
 std::string DeviceOf(const WorkerFlags& flags) {
@@ -101,10 +119,7 @@ absl::Status CheckFlags(const WorkerFlags& flags) {
     return Bad("--cpu-attention-socket: a socket is there twice; allowed: one for each worker");
   }
   TANDEM_RETURN_IF_ERROR(CheckDevice(flags.device));
-  if (flags.tensor_parallel_size != 1) {
-    return Bad(base::StrCat("--tensor-parallel-size: ", flags.tensor_parallel_size,
-                            " GPUs for one model are not supported by this build; allowed: 1"));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckTensorParallel(flags));
   const bool forced = flags.offload != "auto" && flags.offload != "off";
   if (forced && (flags.cpu_kv_bytes == uint64_t{0} || flags.cpu_attention_sockets.empty())) {
     return Bad(base::StrCat("--offload ", flags.offload,
@@ -130,6 +145,8 @@ absl::StatusOr<WorkerOptions> ResolveOptions(const WorkerFlags& flags,
   pipeline.compute_dtype = DTypeOfName(flags.dtype).value_or(auto_dtype);
   pipeline.cpu_kv_dtype =
       DTypeOfName(flags.cpu_kv_dtype).value_or(kv::DefaultPoolType(pipeline.compute_dtype));
+  pipeline.tensor_parallel_size = static_cast<int32_t>(flags.tensor_parallel_size);
+  TANDEM_RETURN_IF_ERROR(model::CheckTensorParallel(model.shape(), pipeline.tensor_parallel_size));
   pipeline.block_tokens = std::stoi(flags.block_size);  // one of four numbers by its flag
   pipeline.num_gpu_blocks = static_cast<int32_t>(flags.num_gpu_blocks_override.value_or(0));
   pipeline.gpu_memory_utilization = flags.gpu_memory_utilization;

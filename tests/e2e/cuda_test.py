@@ -80,6 +80,22 @@ class CudaTest(unittest.TestCase):
             self.answers(stack, "qwen2-like")
             self.assertIn("fake GPU of the tests", (stack.run_dir / "gpu-worker.log").read_text())
 
+    def test_two_gpus_share_out_the_model(self):
+        two = {**DRIVER, "FAKE_CUDA_DEVICES": "2"}
+        flags = ("--device", "auto", "--tensor-parallel-size", "2", *EXACT)
+        for mode in ("auto_tight", "all_cpu"):
+            with self.subTest(mode=mode), Stack(TINY, *flags, *MODES[mode], env=two) as stack:
+                self.answers(stack, "llama3-like")
+                self.assertIn("2 x cuda: fake GPU of the tests", (stack.run_dir / "gpu-worker.log").read_text())
+                stack.wait_no_blocks()
+
+    def test_models_and_hosts_that_several_gpus_do_not_fit(self):
+        for model, devices, words in (("llama2-like", "2", "num_attention_heads of 3"), ("llama3-like", "1", "2 GPUs: the CUDA driver sees 1 device")):
+            status, _, error = run_program("tandem-gpu-worker", "--model", str(GOLDENS / model), "--tensor-parallel-size", "2",
+                                           env={**DRIVER, "FAKE_CUDA_DEVICES": devices})
+            self.assertEqual(status, 2, error)
+            self.assertIn(words, error)
+
     def test_doorbells_without_stream_memory_operations(self):
         with Stack(TINY, *CUDA, "--offload", "unified", env={**DRIVER, "FAKE_CUDA_NO_WORDS": "1"}) as stack:
             self.answers(stack, "llama3-like")
@@ -101,10 +117,10 @@ class NoDriverTest(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertRegex(error, "--device cuda: (there is no CUDA driver|this build has no CUDA device|no CUDA device|the CUDA driver sees no device)")
 
-    def test_one_gpu_only(self):
+    def test_several_gpus_need_a_driver(self):
         status, _, error = run_program("tandem-gpu-worker", "--model", str(TINY), "--tensor-parallel-size", "2")
         self.assertEqual(status, 2)
-        self.assertIn("--tensor-parallel-size", error)
+        self.assertIn("--tensor-parallel-size: 2 GPUs: ", error)
 
 
 if __name__ == "__main__":

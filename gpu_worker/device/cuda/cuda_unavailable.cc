@@ -1,5 +1,6 @@
 // Instead of the CUDA device in builds without the CUDA toolkit.
 #include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/device/cuda/cuda_group.h"
 #include "gpu_worker/device/cuda/cuda_matmul.h"
 
 namespace tandem::gpu_worker::device {
@@ -12,6 +13,12 @@ absl::Status CudaIsAvailable() {
 absl::StatusOr<int32_t> CudaComputeCapability(int /*ordinal*/) { return CudaIsAvailable(); }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CreateCudaDevice(int /*ordinal*/) {
+  return CudaIsAvailable();
+}
+
+absl::Status CudaGroup::IsAvailable(int32_t /*size*/) { return CudaIsAvailable(); }
+
+absl::StatusOr<std::unique_ptr<CudaGroup>> CudaGroup::Create(int32_t /*size*/) {
   return CudaIsAvailable();
 }
 

@@ -22,17 +22,17 @@ template <typename Type>
 TANDEM_DEVICE void SendRow(const SendRowsParams& params) {
   const float* in = params.qkv + int64_t{params.row_ids[BlockX()]} * params.stride;
   SendColumns<Type>(in + params.q_column, params.q_width, params.q,
-                    int64_t{BlockX()} * params.q_width);
+                    int64_t{BlockX()} * params.q_stride);
   SendColumns<Type>(in + params.k_column, params.kv_width, params.k,
-                    int64_t{BlockX()} * params.kv_width);
+                    int64_t{BlockX()} * params.kv_stride);
   SendColumns<Type>(in + params.v_column, params.kv_width, params.v,
-                    int64_t{BlockX()} * params.kv_width);
+                    int64_t{BlockX()} * params.kv_stride);
 }
 
 // Grid [rows]; elements of `element` bytes; widths and columns are multiples of 8.
 TANDEM_DEVICE void JoinRow(const JoinRowsParams& params, int element) {
   const char* from =
-      static_cast<const char*>(params.from) + int64_t{BlockX()} * params.from_width * element;
+      static_cast<const char*>(params.from) + int64_t{BlockX()} * params.from_stride * element;
   const int64_t first = int64_t{params.row_ids[BlockX()]} * params.out_width + params.first_column;
   char* out = static_cast<char*>(params.out) + first * element;
   for (int i = ThreadIndex() * 16; i < params.from_width * element; i += BlockThreads() * 16) {

@@ -22,8 +22,8 @@ uint32_t* AddressOf(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-uint32_t* PostedWord(const exchange::DeviceSide& exchange, int slot) {
-  return AddressOf(BellsOf(exchange).posted[slot].value);
+uint32_t* PostedWord(const exchange::DeviceSide& exchange, int slot, int poster) {
+  return AddressOf(BellsOf(exchange).posted[slot][poster].value);
 }
 
 uint32_t* DoneWord(const exchange::DeviceSide& exchange, int slot) {
@@ -70,7 +70,10 @@ void JoinWatch::Look(exchange::DeviceSide* exchange, int64_t now_us, Watched& wa
   bool owed = false;
   const exchange::Doorbells& bells = BellsOf(*exchange);
   for (int slot = 0; slot < exchange::kNumSlots; ++slot) {
-    const uint32_t posted = bells.posted[slot].value.load(std::memory_order_acquire);
+    uint32_t posted = 0;  // of whoever is ahead: who waits for the others is owed, too
+    for (const exchange::WaitWord& word : bells.posted[slot]) {
+      posted = std::max(posted, word.value.load(std::memory_order_acquire));
+    }
     const uint32_t done = bells.done[slot].value.load(std::memory_order_acquire);
     moved = moved || posted != watched.posted[slot] || done != watched.done[slot];
     owed = owed || done < posted;

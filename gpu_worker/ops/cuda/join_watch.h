@@ -45,7 +45,7 @@ class JoinWatch {
 };
 
 // The words that a device writes and waits for, in the region.
-uint32_t* PostedWord(const exchange::DeviceSide& exchange, int slot);
+uint32_t* PostedWord(const exchange::DeviceSide& exchange, int slot, int poster = 0);
 uint32_t* DoneWord(const exchange::DeviceSide& exchange, int slot);
 
 }  // namespace tandem::gpu_worker::ops::cuda

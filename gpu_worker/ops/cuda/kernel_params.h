@@ -144,8 +144,8 @@ struct CopyKvParams {
 struct SendRowsParams {
   const float* qkv = nullptr;  // [.., stride]
   const int32_t* row_ids = nullptr;
-  void* q = nullptr;  // [num_rows, q_width]
-  void* k = nullptr;  // [num_rows, kv_width]
+  void* q = nullptr;  // [num_rows, q_width] of rows of q_stride; the slot's or a window of them
+  void* k = nullptr;  // [num_rows, kv_width] of rows of kv_stride
   void* v = nullptr;
   int32_t num_rows = 0;
   int32_t stride = 0;
@@ -154,17 +154,21 @@ struct SendRowsParams {
   int32_t v_column = 0;
   int32_t q_width = 0;
   int32_t kv_width = 0;
+  int32_t q_stride = 0;
+  int32_t kv_stride = 0;
 };
 
 // Rows of O from an exchange slot to rows row_ids of out, from column first_column on.
 struct JoinRowsParams {
-  const void* from = nullptr;  // [num_rows, from_width] compute dtype, registered host memory
+  const void* from = nullptr;  // [num_rows, from_width] of rows of from_stride, compute dtype,
+                               // registered host memory
   const int32_t* row_ids = nullptr;
   void* out = nullptr;  // [.., out_width] compute dtype
   int32_t num_rows = 0;
   int32_t from_width = 0;
   int32_t out_width = 0;
   int32_t first_column = 0;
+  int32_t from_stride = 0;
 };
 
 // Doorbells for devices without stream memory operations. Signal: everything written before is seen

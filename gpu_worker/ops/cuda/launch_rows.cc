@@ -88,7 +88,8 @@ absl::Status SendRows(KernelLauncher& launcher, StreamHandle stream, ElementType
     int32_t value;
   } fields[] = {{"stride", params.stride},     {"q_column", params.q_column},
                 {"k_column", params.k_column}, {"v_column", params.v_column},
-                {"q_width", params.q_width},   {"kv_width", params.kv_width}};
+                {"q_width", params.q_width},   {"kv_width", params.kv_width},
+                {"q_stride", params.q_stride}, {"kv_stride", params.kv_stride}};
   for (const auto& field : fields) {
     TANDEM_RETURN_IF_ERROR(MultipleOf(field.field, field.value, 4));
   }
@@ -103,6 +104,7 @@ absl::Status JoinRows(KernelLauncher& launcher, StreamHandle stream, ElementType
   }
   TANDEM_RETURN_IF_ERROR(InRange("num_rows", params.num_rows, 1, kMaxGridX));
   TANDEM_RETURN_IF_ERROR(MultipleOf("from_width", params.from_width, 8));
+  TANDEM_RETURN_IF_ERROR(MultipleOf("from_stride", params.from_stride, 8));
   TANDEM_RETURN_IF_ERROR(MultipleOf("out_width", params.out_width, 8));
   TANDEM_RETURN_IF_ERROR(MultipleOf("first_column", params.first_column, 8));
   return Launcher{launcher, stream}.Run(kJoinRows.Of(compute),

@@ -159,7 +159,7 @@ TEST(PlanCommand, StatusTellsBadInputFromSuccess) {
   EXPECT_EQ(with({"--gpu-kv-tokens", "0"}), 2);
   EXPECT_EQ(with({"--gpu-kv-tokens", "16", "--cpu-kv-size", "0", "--offload", "off"}), 2)
       << "no request fits";
-  EXPECT_EQ(with({"--tensor-parallel", "3"}), 2);
+  EXPECT_EQ(with({"--tensor-parallel-size", "3"}), 2);
   EXPECT_EQ(RunPlan({"--model", "llama-2-7b", "--gpu", "t4", "--trace", "/nowhere.csv"}), 2);
 }
 

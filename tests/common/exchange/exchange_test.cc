@@ -85,6 +85,37 @@ TEST_F(ExchangeTest, ServesLayersInTheOrderOfTheSends) {
   device.join();
 }
 
+TEST(SharedSlotTest, ALayerIsPostedOnceEveryDeviceRang) {
+  Geometry geometry = SmallGeometry();
+  geometry.num_posters = 3;
+  const auto device = DeviceSide::Create(geometry).value();
+  const auto worker =
+      WorkerSide::Attach(
+          shm::Region::Map(dup(device->region().fd()), device->region().size()).value())
+          .value();
+  const std::vector<int32_t> table = {1};
+  const std::vector<SlotRow> rows = {{1, table}};
+  for (uint64_t epoch = 1; epoch < 3; ++epoch) {  // the second begins with bells that rang
+    std::thread engine(
+        [&] { ASSERT_TRUE(device->BeginStep(epoch, rows, {}, 0.5f, kTimeoutUs).ok()); });
+    ASSERT_EQ(worker->WaitForStep(kTimeoutUs), WorkerSide::StepEvent::kArmed);
+    engine.join();
+    for (int32_t layer = 0; layer < 3; ++layer) {
+      for (const int poster : {2, 0}) {
+        device->PostPart(0, layer, poster);
+        EXPECT_EQ(worker->NextLayer(0).kind, Kind::kNone);
+      }
+      std::thread last([&] { device->PostPart(0, layer, 1); });
+      const WorkerSide::LayerWork work = worker->NextLayer(kTimeoutUs);
+      last.join();
+      ASSERT_EQ(work.kind, Kind::kLayer);
+      EXPECT_EQ(work.layer, layer);
+      EXPECT_TRUE(worker->SignalDone(0, layer));
+    }
+    EXPECT_EQ(worker->NextLayer(0).kind, Kind::kFinished);
+  }
+}
+
 TEST(StepDescriptor, RowsMayNotShareEntriesOfTheirTables) {
   const RegionHeader header = ComputeLayout(SmallGeometry()).value();
   std::vector<std::byte> memory(header.pool_offset);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/fakes/cuda/executor.h"
+#include "tests/fakes/cuda/handles.h"
 #include "tests/fakes/cuda/shim/grid.h"
 
 namespace tandem::fake_cuda {
@@ -25,10 +26,21 @@ constexpr int kNaN = 0xff;  // bytes of fresh memory: NaN in every type
 
 struct Memory {
   std::mutex mutex;
-  std::map<uintptr_t, size_t> device;
+  std::map<uintptr_t, size_t> device[kMaxDevices];
   std::map<uintptr_t, size_t> pinned;  // and registered
-  size_t used = 0;
+  size_t used[kMaxDevices] = {};
 };
+
+// Whose context is the thread's; -1: none.
+int& CurrentDevice() {
+  thread_local int device = -1;
+  return device;
+}
+
+int NumDevices() {
+  const char* count = std::getenv("FAKE_CUDA_DEVICES");
+  return count != nullptr ? std::clamp(std::atoi(count), 1, kMaxDevices) : 1;
+}
 
 Memory& GetMemory() {
   static auto* memory = new Memory;
@@ -54,28 +66,17 @@ bool IsPinned(const void* begin, size_t bytes) {
   return Holds(GetMemory().pinned, begin, bytes);
 }
 
-bool IsDevice(CUdeviceptr begin, size_t bytes) {
-  const std::lock_guard lock(GetMemory().mutex);
-  return Holds(GetMemory().device, reinterpret_cast<const void*>(begin), bytes);
-}
-
-struct StreamHandle {
-  std::shared_ptr<Stream> stream;
-};
-struct EventHandle {
-  std::shared_ptr<Event> event;
-};
-
-const std::shared_ptr<Stream>& Of(CUstream stream) {
-  return reinterpret_cast<StreamHandle*>(stream)->stream;
-}
-const std::shared_ptr<Event>& Of(CUevent event) {
-  return reinterpret_cast<EventHandle*>(event)->event;
+bool IsDevice(CUdeviceptr begin, size_t bytes, CUstream stream) {
+  return stream != nullptr &&
+         IsDeviceMemory(reinterpret_cast<const void*>(begin), bytes, DeviceOf(stream));
 }
 
 CUresult Queue(CUstream stream, std::function<void()> run, std::function<bool()> ready = nullptr) {
   if (stream == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (DeviceOf(stream) != CurrentDevice()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
   }
   Executor::Get().Queue(Of(stream), {std::move(ready), std::move(run)});
   return CUDA_SUCCESS;
@@ -110,6 +111,12 @@ uint32_t LoadWord(CUdeviceptr address) {
 }
 
 }  // namespace
+
+bool IsDeviceMemory(const void* begin, size_t bytes, int device) {
+  const std::lock_guard lock(GetMemory().mutex);
+  return Holds(GetMemory().device[device], begin, bytes);
+}
+
 }  // namespace tandem::fake_cuda
 
 using namespace tandem::fake_cuda;  // NOLINT: the functions below are C's
@@ -129,12 +136,12 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetCount(int* count) {
-  *count = 1;
+  *count = NumDevices();
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
-  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return ordinal >= 0 && ordinal < NumDevices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
   std::strncpy(name, "fake GPU of the tests", static_cast<size_t>(bytes));
@@ -162,12 +169,16 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  *context = reinterpret_cast<CUcontext>(&GetMemory());
+// A context is its device's number, counted from 1.
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) {
+  CurrentDevice() = static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
+  return CUDA_SUCCESS;
+}
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
@@ -175,15 +186,22 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 CUresult cuMemGetInfo(size_t* free_bytes, size_t* total) {
+  if (CurrentDevice() < 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   const std::lock_guard lock(GetMemory().mutex);
   *total = kMemoryBytes;
-  *free_bytes = kMemoryBytes - std::min(kMemoryBytes, GetMemory().used);
+  *free_bytes = kMemoryBytes - std::min(kMemoryBytes, GetMemory().used[CurrentDevice()]);
   return Health();
 }
 CUresult cuMemAlloc(CUdeviceptr* data, size_t bytes) {
+  const int device = CurrentDevice();
+  if (device < 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   Memory& memory = GetMemory();
   const std::lock_guard lock(memory.mutex);
-  if (bytes == 0 || bytes > kMemoryBytes - std::min(kMemoryBytes, memory.used)) {
+  if (bytes == 0 || bytes > kMemoryBytes - std::min(kMemoryBytes, memory.used[device])) {
     return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
   }
   void* block = nullptr;
@@ -193,20 +211,24 @@ CUresult cuMemAlloc(CUdeviceptr* data, size_t bytes) {
   if (bytes <= kScrambledBytes) {
     std::memset(block, kNaN, bytes);
   }
-  memory.used += bytes;
-  memory.device[reinterpret_cast<uintptr_t>(block)] = bytes;
+  memory.used[device] += bytes;
+  memory.device[device][reinterpret_cast<uintptr_t>(block)] = bytes;
   *data = reinterpret_cast<CUdeviceptr>(block);
   return CUDA_SUCCESS;
 }
 CUresult cuMemFree(CUdeviceptr data) {
   Memory& memory = GetMemory();
   const std::lock_guard lock(memory.mutex);
-  const auto found = memory.device.find(static_cast<uintptr_t>(data));
-  if (found == memory.device.end()) {
+  const int device = CurrentDevice();
+  if (device < 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  const auto found = memory.device[device].find(static_cast<uintptr_t>(data));
+  if (found == memory.device[device].end()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  memory.used -= found->second;
-  memory.device.erase(found);
+  memory.used[device] -= found->second;
+  memory.device[device].erase(found);
   std::free(reinterpret_cast<void*>(data));
   return CUDA_SUCCESS;
 }
@@ -243,26 +265,29 @@ CUresult cuMemHostUnregister(void* data) {
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  if (!IsDevice(to, bytes) || !IsPinned(from, bytes)) {
+  if (!IsDevice(to, bytes, stream) || !IsPinned(from, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return Queue(stream, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  if (!IsDevice(from, bytes) || !IsPinned(to, bytes)) {
+  if (!IsDevice(from, bytes, stream) || !IsPinned(to, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return Queue(stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
-  if (!IsDevice(to, bytes)) {
+  if (!IsDevice(to, bytes, stream)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return Queue(stream, [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
 }
 
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
-  auto* handle = new StreamHandle{std::make_shared<Stream>()};
+  if (CurrentDevice() < 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  auto* handle = new StreamHandle{std::make_shared<Stream>(), CurrentDevice()};
   Executor::Get().Add(handle->stream);
   *stream = reinterpret_cast<CUstream>(handle);
   return CUDA_SUCCESS;
@@ -314,7 +339,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
-  *event = reinterpret_cast<CUevent>(new EventHandle{std::make_shared<Event>()});
+  *event = reinterpret_cast<CUevent>(new EventHandle{std::make_shared<Event>(), CurrentDevice()});
   return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy(CUevent event) {
@@ -322,6 +347,9 @@ CUresult cuEventDestroy(CUevent event) {
   return CUDA_SUCCESS;
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
+  if (reinterpret_cast<EventHandle*>(event)->device != DeviceOf(stream)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
   uint64_t ticket = 0;
   {
     const std::lock_guard lock(Executor::Get().mutex());

@@ -24,6 +24,34 @@ exchange::Geometry ThreeHeads() {
   return geometry;
 }
 
+// Shards of 2, 3 and 3 of 8 heads.
+TEST(HeadWindowTest, DevicesAndWorkersMeetWhereTheirHeadsDo) {
+  exchange::Geometry geometry = ThreeHeads();
+  geometry.num_q_heads = 16;
+  geometry.num_kv_heads = 8;
+  const auto tier = CpuTier::Create(geometry, 3, 4).value();
+  const uint32_t posters[] = {1, 2, 2};
+  for (size_t shard = 0; shard < 3; ++shard) {
+    const CpuShard& each = tier->shards()[shard];
+    EXPECT_EQ(each.exchange->header().geometry.num_posters, posters[shard]);
+    std::vector<int> heads(static_cast<size_t>(each.pool.num_kv_heads));
+    std::vector<int> rings(static_cast<size_t>(posters[shard]));
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      const HeadWindow window = WindowOf(each, rank, 2);
+      for (int32_t i = 0; i < window.num_heads; ++i) {
+        EXPECT_EQ(rank * 2 + window.device_head + i, each.first_kv_head + window.shard_head + i);
+        ++heads.at(static_cast<size_t>(window.shard_head + i));
+      }
+      if (window.num_heads > 0) {
+        EXPECT_LE(window.device_head + window.num_heads, 2);
+        ++rings.at(static_cast<size_t>(window.poster));
+      }
+    }
+    EXPECT_THAT(heads, testing::Each(1)) << shard;
+    EXPECT_THAT(rings, testing::Each(1)) << shard;
+  }
+}
+
 class CpuTierTest : public testing::Test {
  protected:
   CpuTierTest() : tier_(CpuTier::Create(ThreeHeads(), 2).value()) {

@@ -13,6 +13,11 @@ std::string TestDevice() {
   return device != nullptr ? device : "host";
 }
 
+int32_t TestTensorParallel() {
+  const char* size = std::getenv("TANDEM_TEST_TENSOR_PARALLEL");
+  return size != nullptr ? std::atoi(size) : 1;
+}
+
 std::string GoldenFolder(const std::string& model) {
   return std::string(TANDEM_TEST_DATA) + "/goldens/" + model;
 }

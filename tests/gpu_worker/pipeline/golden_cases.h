@@ -22,6 +22,8 @@ struct GoldenCase {
 // The device that this run of the tests is for: host, or cuda with the driver that the loader
 // finds.
 std::string TestDevice();
+// How many of them share out the model.
+int32_t TestTensorParallel();
 
 std::string GoldenFolder(const std::string& model);
 std::vector<GoldenCase> LoadGoldenCases(const std::string& model);

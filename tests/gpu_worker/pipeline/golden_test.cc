@@ -123,6 +123,7 @@ TEST_P(GoldenTest, AnswersAsTheOracle) {
   options.max_num_batched_tokens = 2048;
   options.cpu_kv_bytes = way.cpu_of_two > 0 ? uint64_t{64} << 20 : 0;
   options.num_cpu_attention_workers = way.cpu_workers;
+  options.tensor_parallel_size = TestTensorParallel();
   auto runner = PipelineRunner::Create(options, **files);
   ASSERT_TRUE(runner.ok()) << runner.status();
   files->reset();  // weights must not be needed any more

@@ -37,6 +37,18 @@ TEST(MemoryPlanTest, CountsWhatAModelTakes) {
   EXPECT_LT(plan.activations_bytes, kGiB);
 }
 
+TEST(MemoryPlanTest, DevicesShareOutAllButTheEmbedding) {
+  const MemoryPlan one = PlanMemory(Options(), Shape(), 8192);
+  PipelineOptions options = Options();
+  options.tensor_parallel_size = 4;
+  const MemoryPlan plan = PlanMemory(options, Shape(), 8192);
+  const double table = 128256.0 * 4096 * 2;
+  EXPECT_NEAR(static_cast<double>(plan.weights_bytes),
+              (static_cast<double>(one.weights_bytes) - table) / 4 + table, 0.01e9);
+  EXPECT_EQ(plan.staging_bytes, one.staging_bytes / 4);
+  EXPECT_LT(plan.activations_bytes, one.activations_bytes);
+}
+
 TEST(MemoryPlanTest, WithoutACpuTierNothingIsStaged) {
   PipelineOptions options = Options();
   options.cpu_kv_bytes = 0;

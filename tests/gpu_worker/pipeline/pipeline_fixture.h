@@ -29,6 +29,7 @@ inline std::unique_ptr<PipelineRunner> MakeRunner(const PipelineOptions& options
 inline PipelineOptions TwoTierOptions() {
   PipelineOptions options;
   options.device = TestDevice();
+  options.tensor_parallel_size = TestTensorParallel();
   options.compute_dtype = DType::kFloat32;
   options.cpu_kv_dtype = DType::kFloat32;
   options.max_num_seqs = 16;

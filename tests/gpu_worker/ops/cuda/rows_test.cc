@@ -117,6 +117,8 @@ TEST_P(CudaRowsTest, RowsGoToTheExchangeAndComeBack) {
                       64,
                       80,
                       32,
+                      16,
+                      32,
                       16};
   ASSERT_TRUE(SendRows(launcher_, nullptr, GetParam(), send).ok());
   const auto got_q = compute_.Decode(q);
@@ -134,7 +136,7 @@ TEST_P(CudaRowsTest, RowsGoToTheExchangeAndComeBack) {
   }
   Guarded out = compute_.Encode(std::vector<float>(10 * 48, 0.5f));
   ASSERT_TRUE(JoinRows(launcher_, nullptr, GetParam(),
-                       {q.data(), row_ids.as<int32_t>(), out.data(), 3, 32, 48, 16})
+                       {q.data(), row_ids.as<int32_t>(), out.data(), 3, 32, 48, 16, 32})
                   .ok());
   const auto got = compute_.Decode(out);
   for (size_t row = 0; row < 10; ++row) {
