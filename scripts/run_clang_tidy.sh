@@ -5,16 +5,13 @@ cd "$(dirname "$0")/.."
 build=$1
 jobs=${2:-$(nproc)}
 shift $(($# < 2 ? $# : 2))
-if [ $# -eq 0 ]; then
-  mapfile -t files < <(git ls-files --cached --others --exclude-standard -- '*.cc' ':!tests')
-else
-  files=("$@")
-fi
+files=("$@")
 # GCC's precompiled headers and options mean nothing to clang.
 clean=$(mktemp -d)
 trap 'rm -rf "$clean"' EXIT
-python3 - "$build/compile_commands.json" "$clean/compile_commands.json" <<'PYTHON'
+python3 - "$build/compile_commands.json" "$clean/compile_commands.json" > "$clean/files" <<'PYTHON'
 import json
+import os
 import re
 import sys
 
@@ -22,5 +19,12 @@ commands = json.load(open(sys.argv[1]))
 for entry in commands:
     entry["command"] = re.sub(r"-Winvalid-pch|-Wno-maybe-uninitialized|-include \S*cmake_pch\.hxx|-fpch-\S+", "", entry["command"])
 json.dump(commands, open(sys.argv[2], "w"))
+for entry in commands:
+    path = os.path.relpath(os.path.join(entry["directory"], entry["file"]))
+    if not path.startswith(("tests/", "build", "..")):
+        print(path)
 PYTHON
+if [ ${#files[@]} -eq 0 ]; then
+  mapfile -t files < <(sort -u "$clean/files")
+fi
 printf '%s\n' "${files[@]}" | xargs -r -n 4 -P "$jobs" clang-tidy --quiet -p "$clean" --warnings-as-errors='*'

@@ -128,8 +128,9 @@ class Plot {
       Text(kLeft - 6, Y(y) + 4, "end", absl::StrFormat("%g", y));
     };
     if (spec_.log_y) {
-      for (double y = y_min_; y <= y_max_; y *= 10) {
-        y_tick(y);
+      const int decades = static_cast<int>(std::floor(std::log10(y_max_ / y_min_) + 1e-9));
+      for (int i = 0; i <= decades; ++i) {
+        y_tick(y_min_ * std::pow(10.0, i));
       }
     } else {
       const double y_step = TickStep(y_max_ - y_min_);
