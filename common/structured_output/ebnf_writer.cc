@@ -98,7 +98,7 @@ std::string EbnfWriter::Rule(const std::string& body) {
   if (it != names_.end()) {
     return it->second;
   }
-  const std::string name = Reserve();
+  std::string name = Reserve();
   Define(name, body);
   names_.emplace(body, name);
   return name;
@@ -110,7 +110,7 @@ std::string EbnfWriter::Recursive(const std::string& key,
   if (it != keys_.end()) {
     return it->second;
   }
-  const std::string name = Reserve();
+  std::string name = Reserve();
   keys_.emplace(key, name);
   Define(name, body(name));
   return name;

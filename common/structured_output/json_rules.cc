@@ -42,7 +42,7 @@ std::string StringTailRule(EbnfWriter* writer) {
 }
 
 std::string NumberRule(bool only_integers, EbnfWriter* writer) {
-  const std::string integer =
+  std::string integer =
       writer->Rule(base::StrCat("\"-\"? (\"0\" | [1-9] [0-9]{0,", kMaxIntegerDigits - 1, "})"));
   if (only_integers) {
     return integer;

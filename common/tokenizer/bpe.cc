@@ -117,7 +117,7 @@ void MergeTable::ApplyToLong(std::vector<int32_t>* symbols) const {
 
 BpeModel::BpeModel(BpeOptions options, TextToId ids, MergeTable merges,
                    std::vector<int32_t> byte_ids)
-    : options_(options),
+    : options_(std::move(options)),
       ids_(std::move(ids)),
       merges_(std::move(merges)),
       byte_ids_(std::move(byte_ids)) {

@@ -88,7 +88,10 @@ absl::Status ReadVocabulary(const Json& vocab, TextToId* ids,
 
 bool IsSet(const Json& model, const char* key) {
   const auto it = model.find(key);
-  return it != model.end() && !it->is_null() && *it != "" && *it != 0;
+  if (it == model.end() || it->is_null() || *it == 0) {
+    return false;
+  }
+  return !it->is_string() || !it->get_ref<const std::string&>().empty();
 }
 
 absl::Status ReadBpe(const Json& model, bool byte_level, const std::vector<std::string>& control,

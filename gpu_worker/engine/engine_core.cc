@@ -19,6 +19,7 @@ SchedulerConfig SchedulerConfigOf(const EngineOptions& options, const RunnerLimi
     config.max_num_batched_tokens =
         std::min(config.max_num_batched_tokens, limits.max_batched_tokens);
   }
+  config.saturating_rows = limits.saturating_rows;
   config.max_step_us = options.max_inter_token_latency_us;
   config.switches = options.switches;
   config.max_cpu_rows_per_slot = limits.max_cpu_rows_per_slot;

@@ -19,6 +19,10 @@
 namespace tandem::gpu_worker {
 namespace {
 
+// Rows at which the host's products reach 95% of their rate (docs/host-serving.md, matrix
+// products).
+constexpr int32_t kHostSaturatingRows = 512;
+
 constexpr std::string_view kPacedPrefix = "paced:";
 
 // Every wait inside a step is bounded, so a step ends; a slow one says that it is there.
@@ -46,6 +50,9 @@ class StreamPipelineRunner : public PipelineRunner {
       limits_.max_cpu_table_entries_per_slot = static_cast<int64_t>(geometry.max_table_entries);
     }
     limits_.max_batched_tokens = options.max_num_batched_tokens;
+    if (parts_.device->kind() == device::DeviceKind::kHost) {
+      limits_.saturating_rows = kHostSaturatingRows;
+    }
     limits_.vocab_size = parts_.decoder->shape().vocab_size;
   }
 

@@ -145,6 +145,7 @@ struct RunnerLimits {
   int32_t max_cpu_rows_per_slot = 0;
   int64_t max_cpu_table_entries_per_slot = 0;
   int32_t max_batched_tokens = 0;
+  int32_t saturating_rows = 0;  // more take time in proportion; 0: not known
   int32_t vocab_size = 0;
 };
 

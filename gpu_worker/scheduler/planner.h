@@ -76,6 +76,7 @@ class Planner {
   void PlanPrefills();
   void PlanPrefill(const SequenceView& view, Tier tier);
   bool IsHog(const SequenceView& view) const;
+  bool PromptsSaturate() const;
   int64_t WantedChunk(const SequenceView& view, int64_t budget) const;
   double StepUsWith(const Prefill& prefill, int64_t chunk) const;
   int64_t SmallestHogChunk(const Prefill& prefill, int64_t chunk, double alone_us) const;

@@ -23,6 +23,18 @@ bool Planner::IsHog(const SequenceView& view) const {
          kHogBudgets * int64_t{config_.max_num_batched_tokens};
 }
 
+// Where the device is busy with the prompts it has, one more only delays their first tokens.
+bool Planner::PromptsSaturate() const {
+  if (config_.saturating_rows <= 0 || is_neo()) {
+    return false;
+  }
+  int64_t rows = 0;
+  for (const Prefill& prefill : prefills_) {
+    rows += IsHog(*prefill.view) ? 0 : prefill.chunk;  // that one shares the step
+  }
+  return rows >= config_.saturating_rows;
+}
+
 void Planner::PlanPrefills() {
   // CPU decodes come before prefill takes the budget; in the published policy after it.
   if (!is_neo()) {
@@ -65,7 +77,7 @@ void Planner::PlanPrefill(const SequenceView& view, Tier tier) {
   // A prompt that would take whole steps for itself leaves half of each to those behind it.
   const bool shares = !is_neo() && IsHog(view);
   int64_t chunk = WantedChunk(view, shares ? (token_budget_ + 1) / 2 : token_budget_);
-  if (chunk <= 0 || sequence_budget_ <= 0) {
+  if (chunk <= 0 || sequence_budget_ <= 0 || PromptsSaturate()) {
     return;
   }
   chunk = TrimToLimits({&view, tier, 0}, chunk);
@@ -182,7 +194,7 @@ void Planner::Admit() {
   bool cpu_full = !rules_.cpu_usable;
   const size_t last = std::min(state_.waiting.size(), kAdmissionLookahead);
   for (size_t i = 0; i < last && !(gpu_full && cpu_full); ++i) {
-    if (token_budget_ <= 0 || sequence_budget_ <= 0 ||
+    if (token_budget_ <= 0 || sequence_budget_ <= 0 || PromptsSaturate() ||
         gpu_residents_ + cpu_residents_ >= most_residents) {
       return;
     }

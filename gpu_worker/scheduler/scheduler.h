@@ -24,6 +24,7 @@ struct SchedulerConfig {
   OffloadPolicy policy = OffloadPolicy::kAuto;
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
+  int32_t saturating_rows = 0;  // > 0: a step with as many prompt tokens starts no further prompt
   int32_t max_cpu_rows_per_slot = 0;
   int64_t max_cpu_table_entries_per_slot = 0;
   int64_t max_step_us = 0;  // > 0: steps with decodes shall stay below

@@ -108,8 +108,8 @@ absl::Status UploadArena::AddChunk(size_t bytes) {
       context_->Check(context_->api().cuMemHostAlloc(&host, chunk.bytes, CU_MEMHOSTALLOC_PORTABLE),
                       "pinned memory for a step's tables"));
   chunk.host = static_cast<std::byte*>(host);
-  const absl::Status allocated = context_->Check(
-      context_->api().cuMemAlloc(&chunk.device, chunk.bytes), "memory for a step's tables");
+  absl::Status allocated = context_->Check(context_->api().cuMemAlloc(&chunk.device, chunk.bytes),
+                                           "memory for a step's tables");
   if (!allocated.ok()) {
     (void)context_->api().cuMemFreeHost(host);
     return allocated;

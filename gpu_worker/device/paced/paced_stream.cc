@@ -36,7 +36,7 @@ bool PacedEvent::Reached() const {
 }
 
 absl::Status PacedEvent::Wait(int64_t timeout_us) {
-  const absl::Status late = absl::DeadlineExceededError("event not reached in time");
+  absl::Status late = absl::DeadlineExceededError("event not reached in time");
   const double deadline_us = timeline_->clock_->NowUs() + static_cast<double>(timeout_us);
   std::unique_lock lock(timeline_->mutex_);
   const uint64_t ticket = newest_;
@@ -215,7 +215,7 @@ absl::Status PacedStream::RunWork(const Command& command) {
 }
 
 absl::Status PacedStream::Synchronize(int64_t timeout_us) {
-  const absl::Status late = absl::DeadlineExceededError("the stream's work did not end in time");
+  absl::Status late = absl::DeadlineExceededError("the stream's work did not end in time");
   const double deadline_us = timeline_->clock_->NowUs() + static_cast<double>(timeout_us);
   std::unique_lock lock(timeline_->mutex_);
   if (!idle_.wait_for(lock, Microseconds(timeout_us), [&] { return count_ == 0; })) {

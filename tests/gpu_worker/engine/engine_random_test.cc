@@ -91,6 +91,7 @@ class Episode {
     limits.max_cpu_rows_per_slot = Between(1, 4);
     limits.max_cpu_table_entries_per_slot = Chance(50) ? Between(2, 8) : 100;
     limits.max_batched_tokens = 40;
+    limits.saturating_rows = Between(0, 40);
     limits.vocab_size = 40;
     has_cpu_ = limits.num_cpu_blocks > 0;
     return limits;

@@ -65,6 +65,7 @@ class Life {
     longest_ = Between(20, 400);
     limits_ = SimLimits(16 * Between(1, 60), Chance(85) ? 128 * Between(1, 60) : 0);
     limits_.max_cpu_rows_per_slot = Between(1, 32);
+    limits_.saturating_rows = Chance(50) ? Between(1, 400) : 0;
     constexpr OffloadPolicy kPolicies[] = {OffloadPolicy::kAuto,   OffloadPolicy::kAuto,
                                            OffloadPolicy::kAuto,   OffloadPolicy::kNeo,
                                            OffloadPolicy::kAllCpu, OffloadPolicy::kOff};

@@ -54,6 +54,31 @@ TEST(SchedulerTest, DecodesComeBeforePrefillAndChunksTakeTheRest) {
   EXPECT_EQ(plan.mode, StepMode::kGpuOnly);
 }
 
+TEST(SchedulerTest, StartsNoFurtherPromptInASaturatedStep) {
+  StateBuilder builder;
+  const uint64_t half_done = builder.GpuPrefill(100, 60);
+  const uint64_t first = builder.Waiting(30);
+  const uint64_t second = builder.Waiting(30);
+  SchedulerConfig config = Config(OffloadPolicy::kOff);
+  config.saturating_rows = 70;
+  const StepPlan plan = builder.Plan(config);
+  ASSERT_NE(FindWork(plan, half_done), nullptr);
+  ASSERT_NE(FindWork(plan, first), nullptr);
+  EXPECT_EQ(FindWork(plan, first)->num_tokens, 30) << "whole, although it begins below 70";
+  EXPECT_EQ(FindWork(plan, second), nullptr);
+}
+
+TEST(SchedulerTest, ALongPromptDoesNotSaturateTheStepForThoseBehindIt) {
+  StateBuilder builder;
+  builder.GpuPrefill(400, 16);
+  const uint64_t behind = builder.Waiting(20);
+  SchedulerConfig config = Config(OffloadPolicy::kOff);
+  config.max_num_batched_tokens = 100;
+  config.saturating_rows = 40;
+  const StepPlan plan = builder.Plan(config);
+  EXPECT_NE(FindWork(plan, behind), nullptr);
+}
+
 TEST(SchedulerTest, AdmissionIsFirstComeFirstServed) {
   StateBuilder builder;
   builder.GpuDecode(600);
