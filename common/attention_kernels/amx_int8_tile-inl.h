@@ -20,15 +20,15 @@ struct AmxInt8Policy : PairInt8Policy {
   }
 };
 
-constexpr int kAmxInt8MaxGroup = 8;
-constexpr int kAmxInt8Dims = 64;    // of K in a tile register
-constexpr int kAmxInt8Tokens = 32;  // of V in a tile register
+constexpr int kAmxInt8MaxGroup = 4;  // larger groups: amx_int8_quads-inl.h
+constexpr int kAmxInt8Dims = 64;     // of K in a tile register
+constexpr int kAmxInt8Tokens = 32;   // of V in a tile register
 constexpr int kAmxTileBytes = kAmxRows * kAmxRowBytes;
 
 // Whether this kernel takes a segment: tiles are whole ones.
 inline bool AmxInt8Takes(const kv::PoolGeometry& geometry, const SegmentArgs& args) {
-  return geometry.head_dim % kAmxInt8Dims == 0 && geometry.block_tokens % kAmxInt8Tokens == 0 &&
-         args.first_token % kAmxInt8Tokens == 0;
+  return geometry.head_dim % kAmxInt8Dims == 0 && args.group_size <= kAmxInt8MaxGroup &&
+         geometry.block_tokens % kAmxInt8Tokens == 0 && args.first_token % kAmxInt8Tokens == 0;
 }
 
 // All tile registers whole.
@@ -99,16 +99,14 @@ struct AmxBytes {
   ptrdiff_t ahead;
 };
 
-using AmxSums = int32_t[4][kAmxRows][kLanes];
+using AmxSums = int32_t[2][kAmxRows][kLanes];
 
-// One sub-tile of K against up to 4 pairs of heads.
+// One sub-tile of K against one or two pairs of heads.
 template <int kLocality>
 inline void AmxInt8Products(const AmxBytes& k, const int8_t* queries, int blocks, int pairs,
                             AmxSums* sums) {
   _tile_zero(0);
   _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
   const int pair_bytes = blocks * kAmxTileBytes;
   for (int block = 0; block < blocks; ++block, queries += kAmxTileBytes) {
     AmxLoadRight<kLocality>(k.data + block * kAmxTileBytes, kAmxRowBytes, k.ahead);
@@ -118,24 +116,10 @@ inline void AmxInt8Products(const AmxBytes& k, const int8_t* queries, int blocks
       _tile_loadd(6, queries + pair_bytes, kAmxRowBytes);
       _tile_dpbssd(1, 6, 5);
     }
-    if (pairs > 2) {
-      _tile_loadd(4, queries + 2 * pair_bytes, kAmxRowBytes);
-      _tile_dpbssd(2, 4, 5);
-    }
-    if (pairs > 3) {
-      _tile_loadd(6, queries + 3 * pair_bytes, kAmxRowBytes);
-      _tile_dpbssd(3, 6, 5);
-    }
   }
   _tile_stored(0, (*sums)[0], kAmxRowBytes);
   if (pairs > 1) {
     _tile_stored(1, (*sums)[1], kAmxRowBytes);
-  }
-  if (pairs > 2) {
-    _tile_stored(2, (*sums)[2], kAmxRowBytes);
-  }
-  if (pairs > 3) {
-    _tile_stored(3, (*sums)[3], kAmxRowBytes);
   }
 }
 
@@ -158,38 +142,23 @@ inline Ops::Vec AmxInt8Scores(const int32_t (*rows)[kLanes]) {
   return _mm512_cvtepi32_ps(Interleave(parity[0], parity[1], false));
 }
 
-// 64 columns of V: sums [0] and [1] are columns 0 to 31 and 32 to 63 of heads 0 to 3, [2] and [3]
-// of heads 4 to 7.
+// 64 columns of V: sums [0] and [1] are columns 0 to 31 and 32 to 63.
 template <int kLocality>
 inline void AmxInt8Columns(const AmxBytes& values, const int8_t* weights, int steps,
-                           bool many_heads, AmxSums* sums) {
+                           AmxSums* sums) {
   constexpr long kStride = 2 * kPairChunkColumns;
-  constexpr int kWeightBytes = kTileTokens / kAmxInt8Tokens * kAmxTileBytes;
   _tile_zero(0);
   _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
   const int8_t* v = values.data;
   for (int i = 0; i < steps; ++i, v += kAmxRows * kStride, weights += kAmxTileBytes) {
     _tile_loadd(4, weights, kAmxRowBytes);
     AmxLoadRight<kLocality>(v, kStride, values.ahead);
     _tile_dpbssd(0, 4, 5);
-    if (many_heads) {
-      _tile_loadd(6, weights + kWeightBytes, kAmxRowBytes);
-      _tile_dpbssd(2, 6, 5);
-    }
     AmxLoadRight<kLocality>(v + kAmxRowBytes, kStride, values.ahead);
     _tile_dpbssd(1, 4, 5);
-    if (many_heads) {
-      _tile_dpbssd(3, 6, 5);
-    }
   }
   _tile_stored(0, (*sums)[0], kAmxRowBytes);
   _tile_stored(1, (*sums)[1], kAmxRowBytes);
-  if (many_heads) {
-    _tile_stored(2, (*sums)[2], kAmxRowBytes);
-    _tile_stored(3, (*sums)[3], kAmxRowBytes);
-  }
 }
 
 // out [32] = out * correction + sums * scale.
@@ -213,24 +182,21 @@ template <int kLocality>
 inline void AmxInt8Values(int group, const Tile<AmxInt8Policy>& tile,
                           const TileScratch<AmxInt8Policy, kAmxInt8MaxGroup>& scratch, float* acc) {
   constexpr int kSteps = kTileTokens / kAmxInt8Tokens;
-  alignas(64) int8_t weights[2 * kSteps * kAmxTileBytes];
+  alignas(64) int8_t weights[kSteps * kAmxTileBytes];
   alignas(64) AmxSums sums;
   const int steps = (tile.tokens + kAmxInt8Tokens - 1) / kAmxInt8Tokens;
   for (int i = 0; i < steps; ++i) {
-    AmxWeightTile(MinOf(group, 4), i * kAmxInt8Tokens, scratch.weights,
-                  weights + i * kAmxTileBytes);
-    AmxWeightTile(group - 4, i * kAmxInt8Tokens, scratch.weights + 4,
-                  weights + (kSteps + i) * kAmxTileBytes);
+    AmxWeightTile(group, i * kAmxInt8Tokens, scratch.weights, weights + i * kAmxTileBytes);
   }
   for (int begin = 0; begin < tile.head_dim; begin += kPairChunkColumns) {
     const int8_t* v = tile.v + begin * tile.block_tokens + tile.first_row * kPairChunkColumns;
     MemoryFence();
-    AmxInt8Columns<kLocality>({v, tile.after_v}, weights, steps, group > 4, &sums);
+    AmxInt8Columns<kLocality>({v, tile.after_v}, weights, steps, &sums);
     MemoryFence();
     for (int g = 0; g < group; ++g) {
       for (int half = 0; half < 2; ++half) {
-        AmxInt8Update(&sums[g / 4 * 2 + half][g % 4 * 4], scratch.weight_scale[g],
-                      scratch.correction[g], acc + g * tile.head_dim + begin + half * 32);
+        AmxInt8Update(&sums[half][g * 4], scratch.weight_scale[g], scratch.correction[g],
+                      acc + g * tile.head_dim + begin + half * 32);
       }
     }
   }
@@ -266,18 +232,14 @@ void AmxInt8AttendTile(int group, const Tile<AmxInt8Policy>& tile,
   AmxInt8Values<kLocality>(group, tile, scratch, rows.acc);
 }
 
-inline void AttendGroup(int group, const Tile<AmxInt8Policy>& tile, QueryRows<AmxInt8Policy> rows) {
-  const int rounds = (group + kAmxInt8MaxGroup - 1) / kAmxInt8MaxGroup;
-  for (int round = 0; round < rounds; ++round) {
-    const int count = group / rounds + (round < group % rounds ? 1 : 0);
-    if (!tile.prefetch) {
-      AmxInt8AttendTile<kNoPrefetch>(count, tile, rows);
-    } else if (tile.far) {
-      AmxInt8AttendTile<kSecondLevel>(count, tile, rows);
-    } else {
-      AmxInt8AttendTile<kFirstLevel>(count, tile, rows);
-    }
-    rows.Advance(count, tile.head_dim);
+inline void AttendGroup(int group, const Tile<AmxInt8Policy>& tile,
+                        const QueryRows<AmxInt8Policy>& rows) {
+  if (!tile.prefetch) {
+    AmxInt8AttendTile<kNoPrefetch>(group, tile, rows);
+  } else if (tile.far) {
+    AmxInt8AttendTile<kSecondLevel>(group, tile, rows);
+  } else {
+    AmxInt8AttendTile<kFirstLevel>(group, tile, rows);
   }
 }
 

@@ -54,9 +54,8 @@ inline bool AllAtMost(typename SomeOps::Vec v, float bound) {
 
 // e^x for x <= 0 (by Exp2 also for small x above), zero below -87 (the result would leave the
 // normal range); NaN stays NaN. Reduction by multiples of ln 2 in two parts, then the Taylor
-// polynomial of degree 7 on
-// [-0.347, 0.347], whose remainder is below 6e-9; measured relative error below 2e-7. By Exp2
-// below 2e-7 + 1e-7 |x|, no more than what rounding x has done.
+// polynomial of degree 7 on [-0.347, 0.347], whose remainder is below 6e-9; measured relative error
+// below 2e-7. By Exp2 below 2e-7 + 1e-7 |x|, no more than what rounding x has done.
 template <class SomeOps>
 inline typename SomeOps::Vec ExpOf(typename SomeOps::Vec x) {
   if constexpr (HasExp2<SomeOps>) {
@@ -159,14 +158,18 @@ struct TileScratch {
   alignas(64) typename Policy::Weight weights[G][kTileTokens];
   alignas(64) float correction[kLanes];    // of what was accumulated before; G <= kLanes
   alignas(64) float weight_scale[kLanes];  // of integer weights
+  alignas(64) float factor[kLanes];        // that turns raw scores into scaled ones
+  // Of each lane the largest score, then the largest integer weight, and the sum of these.
+  Ops::Vec top[G];
+  Ops::Vec total[Policy::kInteger ? G : 1];
 };
 
 // What V of sub-tile `s` is multiplied with.
-template <class Policy>
+template <bool kWhole, class Policy>
 inline Ops::Vec ValueWeight(const Tile<Policy>& tile, Ops::Vec p, int s) {
   if constexpr (Policy::kScales) {
     p = Ops::Mul(p, Ops::Load(tile.v_scales + s * kLanes));
-    if (tile.tokens < (s + 1) * kLanes) {
+    if (!kWhole && tile.tokens < (s + 1) * kLanes) {
       // Stale scales may be NaN: masked after the product.
       p = Ops::KeepFirst(p, tile.tokens - s * kLanes, 0.0f);
     }
@@ -190,15 +193,17 @@ inline void PrefetchInSoftmax(const Tile<Policy>& tile, int vector) {
 // Of each lane the largest raw score of a query head. Scores take up the tokens' scales on the way;
 // those after the tile's end become minus infinity: replaced, not multiplied, since stale rows may
 // hold NaN.
-template <class Policy>
+template <bool kWhole, class Policy>
 inline Ops::Vec TopScores(const Tile<Policy>& tile, float* scores) {
   Ops::Vec top = Ops::Set1(kMinusInfinity);
-  for (int s = 0; s * kLanes < tile.tokens; ++s) {
+  const int vectors = kWhole ? kTileTokens / kLanes : (tile.tokens + kLanes - 1) / kLanes;
+#pragma GCC unroll 8
+  for (int s = 0; s < vectors; ++s) {
     Ops::Vec score = Ops::Load(scores + s * kLanes);
     if constexpr (Policy::kScales) {
       score = Ops::Mul(score, Ops::Load(tile.k_scales + s * kLanes));
     }
-    const bool partial = tile.tokens < (s + 1) * kLanes;
+    const bool partial = !kWhole && tile.tokens < (s + 1) * kLanes;
     if (partial) {
       score = Ops::KeepFirst(score, tile.tokens - s * kLanes, kMinusInfinity);
     }
@@ -226,20 +231,13 @@ inline float ScaleScores(const Tile<Policy>& tile, float factor, float* scores) 
   return Ops::ReduceMax(top);
 }
 
-// What turns raw scores of each query head into scaled ones.
-template <int G>
-struct Factors {
-  float of[G];
-};
-
 // New maxima, and what was summed up before is scaled to them.
 template <class Policy, int G>
 inline void RaiseMaxima(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
-                        TileScratch<Policy, G>* scratch, const Ops::Vec* tops,
-                        Factors<G>* factors) {
+                        TileScratch<Policy, G>* scratch) {
   for (int g = 0; g < count; ++g) {
-    float& factor = factors->of[g];
-    float tile_max = Ops::ReduceMax(tops[g]) * factor;
+    float& factor = scratch->factor[g];
+    float tile_max = Ops::ReduceMax(scratch->top[g]) * factor;
     // Else the largest, which is rounded where others are not, may lie far below them; or it is
     // NaN.
     if (!(factor > 0.0f && tile_max <= kLargestPlainScore && tile_max >= -kLargestPlainScore)) {
@@ -258,27 +256,28 @@ inline void RaiseMaxima(const Tile<Policy>& tile, const QueryRows<Policy>& rows,
   }
 }
 
-// Scaled scores of query head `g` become weights relative to its maximum, and are summed up.
-// Integer weights, of 15 bits, are relative to the largest of the tile; their scale is NaN where
-// one of them is not finite.
-template <class Policy, int G>
-inline void WeighRow(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int g, float factor,
+// Raw scores of query head `g` become weights relative to its maximum, and are summed up; where
+// weights are to be integers they stay in place of the scores. All loops over a tile are compiled
+// once for a whole one.
+template <bool kWhole, class Policy, int G>
+inline void WeighRow(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int g,
                      TileScratch<Policy, G>* scratch) {
   float* scores = scratch->scores[g];
   typename Policy::Weight* weights = scratch->weights[g];
-  const int sub_tiles = (tile.tokens + kLanes - 1) / kLanes;
-  const Ops::Vec scale = Ops::Set1(factor);
+  const int sub_tiles = kWhole ? kTileTokens / kLanes : (tile.tokens + kLanes - 1) / kLanes;
+  const Ops::Vec scale = Ops::Set1(scratch->factor[g]);
   const Ops::Vec negative_max = Ops::Set1(-rows.max[g]);
   Ops::Vec sum = Ops::Load(rows.sum + g * kLanes);
   Ops::Vec top = Ops::Set1(0.0f);
   Ops::Vec total = Ops::Set1(0.0f);
+#pragma GCC unroll 8
   for (int s = 0; s < sub_tiles; ++s) {
     if (tile.prefetch_values) {
       PrefetchInSoftmax(tile, g * sub_tiles + s);
     }
     const Ops::Vec p = Exp(Ops::MulAdd(Ops::Load(scores + s * kLanes), scale, negative_max));
     sum = Ops::Add(sum, p);
-    const Ops::Vec weight = ValueWeight(tile, p, s);
+    const Ops::Vec weight = ValueWeight<kWhole>(tile, p, s);
     if constexpr (Policy::kInteger) {
       Ops::Store(scores + s * kLanes, weight);
       top = Ops::Max(top, weight);
@@ -288,45 +287,64 @@ inline void WeighRow(const Tile<Policy>& tile, const QueryRows<Policy>& rows, in
     }
   }
   if constexpr (Policy::kInteger) {
-    float inverse = 0.0f;
-    scratch->weight_scale[g] = IntegerScale(Ops::ReduceMax(top), Ops::ReduceAdd(total), &inverse);
-    for (int s = 0; s < sub_tiles; ++s) {
-      Policy::StoreIntegers(weights + s * kLanes,
-                            Ops::Mul(Ops::Load(scores + s * kLanes), Ops::Set1(inverse)));
-    }
+    scratch->top[g] = top;
+    scratch->total[g] = total;
   }
   Ops::Store(rows.sum + g * kLanes, sum);
 }
 
+// Weights become integers of 15 bits relative to the largest of the tile; their scale is NaN where
+// one of them is not finite.
+template <class Policy, int G>
+inline void RoundRow(int vectors, int g, TileScratch<Policy, G>* scratch) {
+  float inverse = 0.0f;
+  scratch->weight_scale[g] =
+      IntegerScale(Ops::ReduceMax(scratch->top[g]), Ops::ReduceAdd(scratch->total[g]), &inverse);
+  for (int s = 0; s < vectors; ++s) {
+    Policy::StoreIntegers(&scratch->weights[g][s * kLanes],
+                          Ops::Mul(Ops::Load(&scratch->scores[g][s * kLanes]), Ops::Set1(inverse)));
+  }
+}
+
 // All query heads: weights and sums. Returns whether what was accumulated before has to be scaled
 // by the corrections.
-template <class Policy, int G>
-inline bool Softmax(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
-                    TileScratch<Policy, G>* scratch) {
-  Factors<G> factors;
-  Ops::Vec tops[G];
+template <bool kWhole, class Policy, int G>
+inline bool SoftmaxOf(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
+                      TileScratch<Policy, G>* scratch) {
   bool stay = true;
   for (int g = 0; g < count; ++g) {
     float factor = tile.scale * Policy::kFactor;
     if constexpr (Policy::kInteger) {
       factor *= rows.q_scale[g];
     }
-    factors.of[g] = factor;
-    tops[g] = TopScores(tile, scratch->scores[g]);
+    scratch->factor[g] = factor;
+    scratch->top[g] = TopScores<kWhole>(tile, scratch->scores[g]);
     const float max = rows.max[g];
     stay = stay & (factor > 0.0f) & (max >= -kLargestPlainScore) & (max <= kLargestPlainScore) &
-           AllAtMost<Ops>(Ops::Mul(tops[g], Ops::Set1(factor)), max + kMaxSlack);
+           AllAtMost<Ops>(Ops::Mul(scratch->top[g], Ops::Set1(factor)), max + kMaxSlack);
   }
   if (stay) {
     Ops::Store(scratch->correction, Ops::Set1(1.0f));
   } else {
     Ops::Store(scratch->correction, Ops::Set1(0.0f));
-    RaiseMaxima(tile, rows, count, scratch, tops, &factors);
+    RaiseMaxima(tile, rows, count, scratch);
   }
   for (int g = 0; g < count; ++g) {
-    WeighRow(tile, rows, g, factors.of[g], scratch);
+    WeighRow<kWhole>(tile, rows, g, scratch);
+  }
+  if constexpr (Policy::kInteger) {
+    for (int g = 0; g < count; ++g) {
+      RoundRow<Policy, G>((tile.tokens + kLanes - 1) / kLanes, g, scratch);
+    }
   }
   return !stay;
+}
+
+template <class Policy, int G>
+inline bool Softmax(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int count,
+                    TileScratch<Policy, G>* scratch) {
+  return tile.tokens == kTileTokens ? SoftmaxOf<true>(tile, rows, count, scratch)
+                                    : SoftmaxOf<false>(tile, rows, count, scratch);
 }
 
 }  // namespace
