@@ -70,7 +70,11 @@ class TokenStore {
 
   // `row` [num_kv_heads, head_dim]; `tile` is the first head's.
   void Store(const void* row, bool is_v, std::byte* tile) const {
+    AskFor(is_v, tile);
     for (int32_t head = 0; head < geometry_.num_kv_heads; ++head, tile += geometry_.head_bytes()) {
+      if (head + 1 < geometry_.num_kv_heads) {
+        AskFor(is_v, tile + geometry_.head_bytes());
+      }
       const size_t first = static_cast<size_t>(head) * static_cast<size_t>(geometry_.head_dim);
       Element scratch[kMaxHeadDim];
       const Element* elements = Convert(row, first, scratch, tile);
@@ -81,6 +85,28 @@ class TokenStore {
   }
 
  private:
+  // The lines that a row is scattered over, as many as it has pairs, come from memory: asked for
+  // one head ahead they arrive together instead of as stores retire.
+  void AskFor(bool is_v, const std::byte* tile) const {
+    constexpr size_t kLineBytes = 64;
+    const auto ask = [](const std::byte* from, size_t bytes) {
+      for (size_t at = 0; at < bytes; at += kLineBytes) {
+        __builtin_prefetch(from + at, /*write=*/1);
+      }
+    };
+    const auto head_dim = static_cast<size_t>(geometry_.head_dim);
+    if (!is_v) {
+      ask(tile + geometry_.KElement(token_ / kSubTileTokens * kSubTileTokens, 0) * sizeof(Element),
+          head_dim * kSubTileTokens * sizeof(Element));
+      return;
+    }
+    for (int32_t begin = 0; begin < geometry_.head_dim; begin += kVChunkColumns) {
+      const int32_t width = std::min(kVChunkColumns, geometry_.head_dim - begin);
+      ask(tile + geometry_.VElement(token_ / 2 * 2, begin) * sizeof(Element),
+          2 * static_cast<size_t>(width) * sizeof(Element));
+    }
+  }
+
   // One head's row in the pool's type: the caller's own where types agree.
   const Element* Convert(const void* row, size_t first, Element* scratch, std::byte* tile) const {
     if (row_dtype_ == geometry_.dtype) {
