@@ -17,7 +17,7 @@ import sys
 
 commands = json.load(open(sys.argv[1]))
 for entry in commands:
-    entry["command"] = re.sub(r"-Winvalid-pch|-Wno-maybe-uninitialized|-include \S*cmake_pch\.hxx|-fpch-\S+", "", entry["command"])
+    entry["command"] = re.sub(r"-Winvalid-pch|-Wno-maybe-uninitialized|-Wno-restrict|-Wno-stringop-\S+|-include \S*cmake_pch\.hxx|-fpch-\S+", "", entry["command"])
 json.dump(commands, open(sys.argv[2], "w"))
 for entry in commands:
     path = os.path.relpath(os.path.join(entry["directory"], entry["file"]))

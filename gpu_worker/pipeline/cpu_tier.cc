@@ -107,7 +107,7 @@ absl::Status CpuTier::LeaveStep(int64_t timeout_us) {
     // One that is not up is dead; its successor takes no part in what it finds, and says so at
     // once.
     while (worker.entered_epoch != 0 && worker.up.load()) {
-      const absl::Status left = shards_[i].exchange->AbortStep(worker.entered_epoch, kAbortSliceUs);
+      absl::Status left = shards_[i].exchange->AbortStep(worker.entered_epoch, kAbortSliceUs);
       if (left.ok()) {
         break;
       }

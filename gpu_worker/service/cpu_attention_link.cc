@@ -151,7 +151,7 @@ absl::Status Link::WaitAttached(AttachStream* stream, const shm::OwnedFd& socket
   if (!event->has_attached()) {
     return absl::InternalError("the CPU attention worker's first event is not Attached");
   }
-  const absl::Status configured =
+  absl::Status configured =
       stream->Configure(options_.cores_shared_with_device ? v1::ConfigureRequest::WAIT_POLICY_YIELD
                                                           : v1::ConfigureRequest::WAIT_POLICY_SPIN,
                         kCallUs);

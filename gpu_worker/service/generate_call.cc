@@ -82,7 +82,7 @@ void GenerateCall::Submit(GenerationRequest request) {
                   {"max_tokens", request.max_tokens}});
   const SubmitResult result = engine_->Submit(
       std::move(request),
-      [call = shared_from_this()](GenerationUpdate update) { call->OnUpdate(update); });
+      [call = shared_from_this()](const GenerationUpdate& update) { call->OnUpdate(update); });
   if (result.outcome != SubmitOutcome::kAccepted) {
     base::LogInfo("request refused", {{"request_id", request_id_}, {"reason", result.message}});
     End(RefusalStatus(result));

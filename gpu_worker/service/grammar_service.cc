@@ -167,6 +167,7 @@ class ThreadedGrammarService : public GrammarService {
 
   // The job's callers will hear from whoever called this.
   void TakeWaiting(const std::shared_ptr<Job>& job, Waiting* waiting) {
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): `job` may be the map's own
     const std::shared_ptr<Job> kept = job;
     std::move(kept->waiting.begin(), kept->waiting.end(), std::back_inserter(*waiting));
     kept->waiting.clear();
