@@ -159,7 +159,11 @@ class Arrival {
         return;
       }
     }
-    part_.kind == Kind::kAllReduce ? Reduce(collective.parts) : Gather(collective.parts);
+    if (part_.kind == Kind::kAllReduce) {
+      Reduce(collective.parts);
+    } else {
+      Gather(collective.parts);
+    }
     collective.done = true;
   }
 
