@@ -99,7 +99,7 @@ Value MakeDict(Interpreter& self, const Arguments& arguments) {
 Value MakeNamespace(Interpreter& self, const Arguments& arguments) {
   Dict dict;
   if (!ReadPairs(self, arguments, &dict)) return Value();
-  const Value space = self.MakeNamespace();
+  Value space = self.MakeNamespace();
   for (const auto& [key, value] : dict.entries()) {
     const std::string name = self.ToText(key).text();
     if (name.starts_with('_')) {

@@ -191,7 +191,8 @@ Value Interpreter::EvaluateCall(const Expression& e, const ScopePtr& scope) {
 Value Interpreter::Call(const Value& callee, const Arguments& arguments) {
   if (failed() || !Charge(0)) return Value();
   if (callee.is(Value::Kind::kCallable)) {
-    const Value keep = callee;  // a macro may overwrite its own name
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may overwrite its own name
+    const Value keep = callee;
     return keep.callable().function(*this, arguments);
   }
   if (callee.is(Value::Kind::kLoop)) {

@@ -65,7 +65,7 @@ std::string Grouped(const std::string& digits, char separator, size_t every) {
   return out;
 }
 
-std::string WithSign(std::string magnitude, bool negative, char sign) {
+std::string WithSign(const std::string& magnitude, bool negative, char sign) {
   if (negative) return std::string("-").append(magnitude);
   return sign == '-' ? magnitude : std::string(1, sign).append(magnitude);
 }

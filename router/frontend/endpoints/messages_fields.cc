@@ -155,7 +155,8 @@ ApiResult ReadTurns(std::string_view name, const Json& value, GenerationRequest*
   // An assistant's turn at the end is the beginning of the answer.
   const Json& last = messages.back();
   request->continue_final_message =
-      last["role"] == "assistant" && !last.contains("tool_calls") && last["content"] != "";
+      last["role"] == "assistant" && !last.contains("tool_calls") &&
+      !(last["content"].is_string() && last["content"].get_ref<const std::string&>().empty());
   return NormalizeMessages(messages, &request->messages);
 }
 

@@ -66,7 +66,7 @@ class MessagesWriter : public AnswerWriter {
  private:
   enum class Block { kThinking, kText, kToolUse };
 
-  void Send(const char* type, Json members, const EventSink& sink) const {
+  void Send(const char* type, const Json& members, const EventSink& sink) const {
     Json data = {{"type", type}};
     data.update(members);
     sink(type, Dump(data));

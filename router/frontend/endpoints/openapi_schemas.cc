@@ -117,7 +117,7 @@ Json Ids(const SchemaLimits& limits, bool may_be_empty) {
 }
 
 Json PromptSchema(Endpoint endpoint, const SchemaLimits& limits) {
-  const Json text = {{"type", "string"}};
+  Json text = {{"type", "string"}};
   if (endpoint == Endpoint::kTokenize) {
     return text;
   }

@@ -83,7 +83,7 @@ class ResponsesWriter : public AnswerWriter {
     }
   }
 
-  void Send(const char* type, Json members, const EventSink& sink) {
+  void Send(const char* type, const Json& members, const EventSink& sink) {
     Json data = {{"type", type}, {"sequence_number", sequence_++}};
     data.update(members);
     sink(type, Dump(data));
@@ -93,13 +93,13 @@ class ResponsesWriter : public AnswerWriter {
     return prefix + head_.id.substr(head_.id.find('_') + 1) + "_" + std::to_string(output_.size());
   }
 
-  Json ItemEvent(Json members) const {
+  Json ItemEvent(const Json& members) const {
     Json data = {{"item_id", id_}, {"output_index", output_.size()}};
     data.update(members);
     return data;
   }
 
-  Json ContentEvent(Json members) const {
+  Json ContentEvent(const Json& members) const {
     Json data = ItemEvent({{"content_index", 0}});
     data.update(members);
     return data;
@@ -196,7 +196,7 @@ class ResponsesWriter : public AnswerWriter {
 
   Json Response(const char* status, const UsageCounts* usage) const {
     const Json& given = request_->repeated;
-    const auto field = [&](const char* name, Json otherwise) {
+    const auto field = [&](const char* name, const Json& otherwise) {
       return given.value(name, otherwise);
     };
     Json text = field("text", Json::object());
