@@ -59,7 +59,8 @@ double DeviceTermsUs(const StepTimings& step) {
 // A step on the device alone shows what its stages take beside their work.
 void UpdateLaunch(const StepPrediction& predicted, const StepTimings& measured, double weight,
                   Corrections* corrections) {
-  if (predicted.cpu_decode_us > 0 || predicted.move_out_us > 0 || predicted.launched < 1 ||
+  if (predicted.cpu_decode_us > 0 || predicted.move_out_us > 0 || predicted.copies_us > 0 ||
+      predicted.launched < 1 ||
       !IsTime(measured.total_us) || !IsTime(measured.linear_us)) {
     return;
   }
@@ -76,7 +77,7 @@ void UpdateOverlap(const StepPrediction& predicted, const StepTimings& measured,
   constexpr double kLeastDifference = 0.1;  // of the step, between both extremes
   constexpr double kLeastAgreement = 0.1;   // of the step, that the terms may be off by
   const double difference_us = predicted.serial_us - predicted.walk_us;
-  if (!IsTime(measured.total_us) || !IsTime(measured.cpu_busy_us) ||
+  if (!IsTime(measured.total_us) || !IsTime(measured.cpu_busy_us) || predicted.copies_us > 0 ||
       difference_us < kLeastDifference * predicted.total_us) {
     return;
   }

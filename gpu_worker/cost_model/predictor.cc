@@ -102,7 +102,7 @@ WalkResult Walk(const WalkProgram& program, const StageTimes& times) {
   constexpr size_t kMostStages = 24 * kWalkedLayers;
   std::array<double, kMostStages> end_us;
   TANDEM_CHECK(program.size() <= kMostStages);
-  double resource_free_us[kStageResources] = {0, 0, 0};
+  double resource_free_us[kStageResources] = {0, 0, 0, 0};
   double cpu_free_us = 0;
   double cpu_done_us[2] = {0, 0};
   WalkResult result;
@@ -228,7 +228,8 @@ StepPrediction Predictor::PredictTerms(const StepShape& shape,
   const double run_us = out.overlap * walk_us + (1 - out.overlap) * out.serial_us;
   const double busy_us = device_us + (1 - out.overlap) * mover_us;
   out.cpu_wait_us = std::min(std::max(run_us - busy_us, 0.0), out.cpu_decode_us);
-  out.total_us = run_us + out.copies_us;
+  const double beside_us = std::max(run_us, out.copies_us);
+  out.total_us = out.overlap * beside_us + (1 - out.overlap) * (run_us + out.copies_us);
   return out;
 }
 

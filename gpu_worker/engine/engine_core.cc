@@ -217,6 +217,7 @@ SubmitResult EngineCore::Submit(GenerationRequest request, int64_t now_us) {
   has_deadlines_ |= sequence->request.deadline_us > 0;
   has_priorities_ |= view.priority != 0;
   LearnMix(*sequence, false);
+  come_ = std::min(come_ + 1, kMostReplacing);
   InsertWaiting(sequence.get());
   sequences_[view.id] = std::move(sequence);
   return result;

@@ -120,6 +120,9 @@ class EngineCore {
   WorkloadMix mix_;
   int64_t crowded_steps_ = 0;  // at whose beginning the next sequence waited for room on the device
   double mean_on_device_ = 0;  // sequences, in these
+  // New ones that may each take the place of one that ends; a crowd counts as a few.
+  static constexpr int64_t kMostReplacing = 4;
+  int64_t come_ = 0;
   int64_t mixed_ = 0;  // sequences that it was learned from: those that ended, before that the new
   bool mix_is_of_ended_ = false;
   SteadyState steady_;

@@ -291,12 +291,18 @@ void EngineCore::LearnMix(const Sequence& sequence, bool has_ended) {
   if (has_ended && !mix_is_of_ended_) {
     mix_is_of_ended_ = true;
     mixed_ = 4;  // the first to end are the shortest
+    come_ = 0;
   }
   const double output = has_ended
                             ? static_cast<double>(sequence.output_size())
                             : std::min(static_cast<double>(sequence.max_output), kLongestAssumed);
   mixed_ = std::min(mixed_ + 1, kMemory);
   const double weight = 1.0 / static_cast<double>(mixed_);
+  if (has_ended) {
+    const bool is_replaced = come_ > 0;
+    come_ -= is_replaced ? 1 : 0;
+    mix_.replaced += weight * ((is_replaced ? 1.0 : 0.0) - mix_.replaced);
+  }
   mix_.prompt_tokens += weight * (static_cast<double>(sequence.prompt_size) - mix_.prompt_tokens);
   mix_.output_tokens += weight * (std::max(output, 1.0) - mix_.output_tokens);
 }

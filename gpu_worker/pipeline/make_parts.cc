@@ -40,6 +40,7 @@ absl::Status OpenStreams(const PipelineOptions& options, PipelineParts& parts) {
   if (options.separate_transfer_stream || parts.device->has_copy_engine()) {
     parts.transfer = parts.device->CreateTransferStream();
     parts.mover = parts.device->CreateTransferStream();
+    parts.swapper = parts.device->CreateTransferStream();
   }
   TANDEM_ASSIGN_OR_RETURN(
       parts.context,

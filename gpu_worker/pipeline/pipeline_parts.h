@@ -29,6 +29,7 @@ struct PipelineParts {
   std::unique_ptr<device::Stream> compute;
   std::unique_ptr<device::Stream> transfer;  // null: transfers take their turn on `compute`
   std::unique_ptr<device::Stream> mover;     // null: so does what moves out of the staging area
+  std::unique_ptr<device::Stream> swapper;   // null: so do moves between the pools
   std::unique_ptr<ops::OpContext> context;
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<ops::TokenChooser> chooser;  // null: logits are the host's, which chooses

@@ -211,7 +211,8 @@ class StreamPipelineRunner : public PipelineRunner {
     const int64_t deadline_us = base::SystemClock().NowUs() + collective_timeout_us_;
     AbortGroupOnFault(deadline_us);
     absl::Status status;
-    for (device::Stream* stream : {parts.compute.get(), parts.transfer.get(), parts.mover.get()}) {
+    for (device::Stream* stream :
+         {parts.compute.get(), parts.transfer.get(), parts.mover.get(), parts.swapper.get()}) {
       if (stream != nullptr) {
         status.Update(SynchronizeStream(*stream, deadline_us));
       }

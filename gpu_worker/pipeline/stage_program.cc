@@ -10,7 +10,7 @@ class ProgramBuilder {
  public:
   explicit ProgramBuilder(const ProgramShape& shape) : shape_(shape) {}
 
-  void Copies() { copies_ = Add(StageKind::kCopies, 0, 0, StageResource::kTransfer, {}); }
+  void Copies() { Add(StageKind::kCopies, 0, 0, StageResource::kSwapper, {}); }
 
   void Embed(int32_t sub_batch) {
     if (shape_.has_rows[sub_batch]) {
@@ -27,13 +27,7 @@ class ProgramBuilder {
     if (!shape_.has_rows[sub_batch]) {
       return;
     }
-    // Moves free and fill device blocks that this stage stores to; later ones follow in order.
-    std::vector<int32_t> after_copies;
-    if (copies_ >= 0) {
-      after_copies.push_back(std::exchange(copies_, -1));
-    }
-    pre_[sub_batch] =
-        Add(StageKind::kPre, sub_batch, layer, StageResource::kCompute, std::move(after_copies));
+    pre_[sub_batch] = Add(StageKind::kPre, sub_batch, layer, StageResource::kCompute, {});
   }
 
   void Send(int32_t sub_batch, int32_t layer) {
@@ -89,7 +83,6 @@ class ProgramBuilder {
 
   const ProgramShape& shape_;
   std::vector<Stage> stages_;
-  int32_t copies_ = -1;        // until a stage depends on it
   int32_t move_out_ = -1;      // newest, which holds the staging area
   int32_t pre_[2] = {-1, -1};  // newest of each sub-batch
   int32_t join_[2] = {-1, -1};

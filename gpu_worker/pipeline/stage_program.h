@@ -10,7 +10,7 @@
 namespace tandem::gpu_worker {
 
 enum class StageKind {
-  kCopies,  // moves between the pools, before the first layer
+  kCopies,  // moves between the pools, of sequences that have no rows in the step
   kEmbed,
   kPre,      // norm, QKV, RoPE; stores K and V of device rows
   kSend,     // Q, K, V rows of CPU decodes to the exchange, then post
@@ -23,9 +23,10 @@ enum class StageKind {
 };
 
 // What runs a stage; stages of one resource run in list order. kMover is a copy engine of its own:
-// what leaves the device in bulk must not stand before a join.
-enum class StageResource { kCompute, kTransfer, kMover };
-inline constexpr int kStageResources = 3;
+// what leaves the device in bulk must not stand before a join. kSwapper is another one:
+// what moves between the pools has the whole step's time and must not hold up a staging area.
+enum class StageResource { kCompute, kTransfer, kMover, kSwapper };
+inline constexpr int kStageResources = 4;
 
 struct Stage {
   StageKind kind = StageKind::kEmbed;
@@ -61,7 +62,8 @@ struct ProgramShape {
 // dense stage.
 // A prompt that will live on the CPU moves out layer by layer: move_out(X, i) follows attend(X, i)
 // on the mover, beside post(X, i) and pre(X, i + 1), and the next attend(X) waits for it, because
-// one layer's staging area serves all layers. Unified and GPU only run one sub-batch, layer by
+// one layer's staging area serves all layers. Moves between the pools depend on nothing and nothing
+// depends on them: the step ends when they are done, too. Unified and GPU only run one sub-batch, layer by
 // layer. A sub-batch without rows has no stages; GPU only has no kSend and kJoin.
 std::vector<Stage> BuildStageProgram(const ProgramShape& shape);
 

@@ -41,8 +41,11 @@ device::Stream& StageRunner::StreamOf(StageResource resource) const {
   if (resource == StageResource::kTransfer && parts_.transfer != nullptr) {
     return *parts_.transfer;
   }
-  return resource == StageResource::kMover && parts_.mover != nullptr ? *parts_.mover
-                                                                      : *parts_.compute;
+  if (resource == StageResource::kMover && parts_.mover != nullptr) {
+    return *parts_.mover;
+  }
+  return resource == StageResource::kSwapper && parts_.swapper != nullptr ? *parts_.swapper
+                                                                          : *parts_.compute;
 }
 
 absl::Status StageRunner::Launch() {

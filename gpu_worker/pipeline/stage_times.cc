@@ -43,6 +43,8 @@ TraceTrack TrackOf(StageResource resource) {
       return TraceTrack::kLink;
     case StageResource::kMover:
       return TraceTrack::kMover;
+    case StageResource::kSwapper:
+      return TraceTrack::kSwapper;
   }
   return TraceTrack::kDevice;
 }

@@ -94,8 +94,8 @@ struct SequenceWork {
                     // of a prompt has none: the span is one shorter)
 };
 
-// KV of tokens [0, num_tokens) of a sequence copied between the pools, before the step's first
-// layer, in order.
+// KV of tokens [0, num_tokens) of a sequence copied between the pools, in order, beside the step: a
+// sequence that moves has no rows in it.
 struct PoolCopy {
   bool to_cpu = false;
   std::span<const int32_t> gpu_blocks;

@@ -22,6 +22,7 @@ constexpr struct {
                {TraceTrack::kDevice, "device"},
                {TraceTrack::kLink, "link"},
                {TraceTrack::kMover, "link, bulk"},
+               {TraceTrack::kSwapper, "link, moves"},
                {TraceTrack::kCpu, "CPU attention"}};
 constexpr char kEnd[] = "\n]}\n";
 constexpr int64_t kEndBytes = sizeof(kEnd) - 1;

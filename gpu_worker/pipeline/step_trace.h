@@ -11,7 +11,7 @@
 namespace tandem::gpu_worker {
 
 // A line of the timeline.
-enum class TraceTrack { kStep, kDevice, kLink, kMover, kCpu };
+enum class TraceTrack { kStep, kDevice, kLink, kMover, kSwapper, kCpu };
 
 // Something that took time; microseconds of base::SystemClock.
 struct TraceSpan {

@@ -239,8 +239,7 @@ void Planner::PlanSwapIns() {
     ++gpu_residents_;
     --cpu_residents_;
     copied_tokens_ += view.cached_tokens;
-    plan_.moves.push_back({view.id, false});
-    AddGpuDecode(view);
+    plan_.moves.push_back({view.id, false});  // runs there from the next step on
     ++moved;
   }
 }

@@ -96,6 +96,8 @@ class Planner {
     double rate() const { return decodes / total_us; }
   };
   SteadyStep SteadyStepOf(double cpu, double more_rows) const;
+  SteadyStep MixedStep(double cpu, double decodes, double rows) const;
+  double RateInSight(double cpu) const;
   struct AloneStep {
     double total_us = 0;
     double decodes = 0;

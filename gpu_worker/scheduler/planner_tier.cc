@@ -21,6 +21,8 @@ constexpr int32_t kMoreInPrefill = 2;
 // Where the CPU tier pays and is filled, a decode now is worth so much more than its price: one
 // that is put off may find no prefill to hide behind.
 constexpr double kSooner = 0.5;
+// A load that goes on is taken to bring so many times what is there now.
+constexpr double kGoesOn = 8;
 constexpr double kStagesPerLayer = 3;  // pre, attend, post
 constexpr size_t kMostTried = 40;
 // Prefill rows of a step that are tried for the device alone.
@@ -34,10 +36,18 @@ constexpr double kPaceMargin = 1.03;
 // A step with `cpu` sequences on the CPU beside those that fill the device, each decode with its
 // share of prefill, and `more_rows` of prefill.
 Planner::SteadyStep Planner::SteadyStepOf(double cpu, double more_rows) const {
+  const double decodes =
+      DecodesPerStep(state_.mix, DeviceConcurrency(state_, Bounds()) + cpu, Bounds());
+  return MixedStep(cpu, decodes, state_.mix.prompt_rows_per_decode() * decodes + more_rows);
+}
+
+// A step of `decodes` and `rows` of prefill, with `cpu` sequences on the CPU beside those that fill
+// the device.
+Planner::SteadyStep Planner::MixedStep(double cpu, double decodes, double rows) const {
   SteadyStep step;
   const double on_gpu = DeviceConcurrency(state_, Bounds());
-  step.decodes = DecodesPerStep(state_.mix, on_gpu + cpu, Bounds());
-  step.prefill_rows = state_.mix.prompt_rows_per_decode() * step.decodes + more_rows;
+  step.decodes = decodes;
+  step.prefill_rows = rows;
   const double share = cpu / (on_gpu + cpu);
   const double gpu = step.decodes * (1 - share);
   const double context = MeanContext(state_.mix);
@@ -53,21 +63,22 @@ Planner::SteadyStep Planner::SteadyStepOf(double cpu, double more_rows) const {
                     step.prefill_rows / prompt;
   base.move_out_us =
       corrections.copies * model.CopyUs(static_cast<int64_t>(step.prefill_rows * share));
-  const auto with = [&](const LayerTerms& terms, double rows, double on_cpu) {
+  const auto with = [&](const LayerTerms& terms, double beside, double on_cpu) {
     SubBatchLoad load;
-    load.rows = rows + on_cpu > 0 ? std::max<int64_t>(static_cast<int64_t>(rows + on_cpu), 1) : 0;
+    load.rows =
+        beside + on_cpu > 0 ? std::max<int64_t>(static_cast<int64_t>(beside + on_cpu), 1) : 0;
     load.cpu_decodes = std::llround(on_cpu);
     load.cpu_context_tokens = static_cast<int64_t>(on_cpu * context);
     return WithCpuDecodes(terms, load);
   };
-  const double rows = gpu + step.prefill_rows;
+  const double a_rows = gpu + step.prefill_rows;
   const double n = step.decodes * share;
   const double stages_us = kStagesPerLayer * predictor_.LaunchUs(corrections);
-  double layer_us = SteadyLayerUs(with(base, rows, n), {}) + stages_us;
+  double layer_us = SteadyLayerUs(with(base, a_rows, n), {}) + stages_us;
   if (n > 0 && config_.switches.asymmetric) {
     for (const double in_b : {n, 0.75 * n, 0.5 * n}) {
       const double two_us =
-          SteadyLayerUs(with(base, rows, n - in_b), with({}, 0, in_b)) + 2 * stages_us;
+          SteadyLayerUs(with(base, a_rows, n - in_b), with({}, 0, in_b)) + 2 * stages_us;
       layer_us = std::min(layer_us, two_us);
     }
   }
@@ -119,6 +130,24 @@ Planner::AloneStep Planner::BestAlone() const {
   return best.rate() > kPaceMargin * at_once.rate() ? best : at_once;
 }
 
+// Decodes per time with `cpu` sequences on the CPU, for as many requests as are in sight. A tier of
+// `cpu` has to be filled and emptied: half of it is prefilled before as many decodes are there as
+// the steady state has, and half of its decodes come when there is no prefill left to hide behind.
+double Planner::RateInSight(double cpu) const {
+  const SteadyStep steady = SteadyStepOf(cpu, 0);
+  const double in_sight = static_cast<double>(state_.resident.size() + state_.waiting.size()) *
+                          (1 + kGoesOn * state_.mix.replaced);
+  const double half = cpu / 2;
+  const double output = std::max(state_.mix.output_tokens, 1.0);
+  const double on_gpu = DeviceConcurrency(state_, Bounds());
+  const double fill_us = half * state_.mix.prompt_tokens * PrefillRowUs(predictor_, state_);
+  const double empty_us =
+      half * output *
+      std::min(1 / MixedStep(half, on_gpu + half, 0).rate(), 1 / MixedStep(0, on_gpu, 0).rate());
+  const double between_us = std::max(in_sight - half, half) * output / steady.rate();
+  return std::max(in_sight, cpu) * output / (fill_us + between_us + empty_us);
+}
+
 // The number of CPU decodes that the best steady state has; 0: the device alone is as good.
 double Planner::BestCpuDecodes(double alone) const {
   if (!rules_.cpu_usable) {
@@ -139,7 +168,7 @@ double Planner::BestCpuDecodes(double alone) const {
   double best = alone;
   for (double n = 1; n <= most && count < kMostTried;
        n = std::max(n + 1, static_cast<double>(static_cast<int64_t>(n * 1.3)))) {
-    tried[count] = {n, SteadyStepOf(n, 0).rate()};
+    tried[count] = {n, RateInSight(n)};
     best = std::max(best, tried[count].second);
     ++count;
   }

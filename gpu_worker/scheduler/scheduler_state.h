@@ -53,6 +53,9 @@ struct WorkloadMix {
   // That the device's pool held while the next one waited for room there; 0: not seen yet. Less
   // than its tokens allow on average where long prompts wait for a room that short ones leave.
   double device_sequences = 0;
+  // Of the sequences that ended, the share whose place a new one took soon: 0 for a load that came
+  // at once, 1 where it goes on.
+  double replaced = 0;
 
   double prompt_rows_per_decode() const {
     return output_tokens > 1 ? prompt_tokens / output_tokens : prompt_tokens;
