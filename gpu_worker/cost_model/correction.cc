@@ -60,8 +60,7 @@ double DeviceTermsUs(const StepTimings& step) {
 void UpdateLaunch(const StepPrediction& predicted, const StepTimings& measured, double weight,
                   Corrections* corrections) {
   if (predicted.cpu_decode_us > 0 || predicted.move_out_us > 0 || predicted.copies_us > 0 ||
-      predicted.launched < 1 ||
-      !IsTime(measured.total_us) || !IsTime(measured.linear_us)) {
+      predicted.launched < 1 || !IsTime(measured.total_us) || !IsTime(measured.linear_us)) {
     return;
   }
   const double more_us = (measured.total_us - DeviceTermsUs(measured)) -

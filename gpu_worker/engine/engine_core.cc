@@ -91,24 +91,23 @@ SchedulerState EngineCore::StateFor(int64_t now_us) {
     ++counters_.offload_resumes;
   }
   state.corrections = corrections_;
-  LearnConcurrency();
+  LearnConcurrency(state.gpu);
   state.mix = mix_;
   StudyIfDue(&state);
   return state;
 }
 
 // While the next sequence waits for room on the device: a running mean of those that hold it.
-void EngineCore::LearnConcurrency() {
+void EngineCore::LearnConcurrency(const PoolState& pool) {
   constexpr int64_t kMemory = 256;  // steps
   constexpr int64_t kLeast = 16;
-  const BlockPool& pool = blocks_.pool(Tier::kGpu);
-  if (waiting_.empty() ||
-      pool.free_blocks() >= pool.BlocksFor(waiting_.front()->total_tokens + 1)) {
+  const auto on_device = static_cast<int32_t>(
+      std::count_if(resident_.begin(), resident_.end(),
+                    [](const SequenceView* view) { return view->tier == Tier::kGpu; }));
+  if (waiting_.empty() || pool.free_blocks >= pool.BlocksFor(waiting_.front()->total_tokens + 1) +
+                                                  pool.Watermark(on_device, kGpuSequencesABlock)) {
     return;
   }
-  const auto on_device =
-      std::count_if(resident_.begin(), resident_.end(),
-                    [](const SequenceView* view) { return view->tier == Tier::kGpu; });
   crowded_steps_ = std::min(crowded_steps_ + 1, kMemory);
   mean_on_device_ +=
       (static_cast<double>(on_device) - mean_on_device_) / static_cast<double>(crowded_steps_);

@@ -81,7 +81,7 @@ class EngineCore {
   SubmitResult Refusal(const GenerationRequest& request) const;
   SchedulerState StateFor(int64_t now_us);
   SchedulerState PolicyState() const;
-  void LearnConcurrency();
+  void LearnConcurrency(const PoolState& pool);
   void StudyIfDue(SchedulerState* state);
   void InsertWaiting(Sequence* sequence);
   void RemoveWaiting(const Sequence& sequence);

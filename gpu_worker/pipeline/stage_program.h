@@ -63,8 +63,8 @@ struct ProgramShape {
 // A prompt that will live on the CPU moves out layer by layer: move_out(X, i) follows attend(X, i)
 // on the mover, beside post(X, i) and pre(X, i + 1), and the next attend(X) waits for it, because
 // one layer's staging area serves all layers. Moves between the pools depend on nothing and nothing
-// depends on them: the step ends when they are done, too. Unified and GPU only run one sub-batch, layer by
-// layer. A sub-batch without rows has no stages; GPU only has no kSend and kJoin.
+// depends on them: the step ends when they are done, too. Unified and GPU only run one sub-batch,
+// layer by layer. A sub-batch without rows has no stages; GPU only has no kSend and kJoin.
 std::vector<Stage> BuildStageProgram(const ProgramShape& shape);
 
 }  // namespace tandem::gpu_worker

@@ -18,12 +18,9 @@ namespace {
 constexpr struct {
   TraceTrack track;
   const char* name;
-} kTracks[] = {{TraceTrack::kStep, "step"},
-               {TraceTrack::kDevice, "device"},
-               {TraceTrack::kLink, "link"},
-               {TraceTrack::kMover, "link, bulk"},
-               {TraceTrack::kSwapper, "link, moves"},
-               {TraceTrack::kCpu, "CPU attention"}};
+} kTracks[] = {{TraceTrack::kStep, "step"},           {TraceTrack::kDevice, "device"},
+               {TraceTrack::kLink, "link"},           {TraceTrack::kMover, "link, bulk"},
+               {TraceTrack::kSwapper, "link, moves"}, {TraceTrack::kCpu, "CPU attention"}};
 constexpr char kEnd[] = "\n]}\n";
 constexpr int64_t kEndBytes = sizeof(kEnd) - 1;
 

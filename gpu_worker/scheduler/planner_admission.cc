@@ -166,14 +166,14 @@ bool Planner::FitsForAdmission(const SequenceView& view, Tier tier) const {
     return false;
   }
   const int32_t wanted = std::min(pool.BlocksFor(view.total_tokens + 1), pool.capacity_blocks);
-  const int32_t residents = tier == Tier::kGpu ? gpu_residents_ : (cpu_residents_ + 3) / 4;
+  int32_t watermark = tier == Tier::kGpu ? pool.Watermark(gpu_residents_, kGpuSequencesABlock)
+                                         : pool.Watermark(cpu_residents_, kCpuSequencesABlock);
   // Where most of the work is the CPU's, what runs on the device keeps room for the rest of its
   // output: moving it out later costs more than to begin on the CPU.
-  const bool may_choose = tier == Tier::kGpu && steady_.gain > kMainlyCpuGain;
-  const int32_t growth =
-      may_choose ? pool.BlocksFor(static_cast<int64_t>(state_.mix.output_tokens / 2)) : 1;
-  const int32_t watermark =
-      residents == 0 ? 0 : residents * std::max(growth, 1) + pool.total_blocks / 50;
+  if (tier == Tier::kGpu && steady_.gain > kMainlyCpuGain && gpu_residents_ > 0) {
+    const int32_t growth = pool.BlocksFor(static_cast<int64_t>(state_.mix.output_tokens / 2));
+    watermark = gpu_residents_ * std::max(growth, 1) + pool.total_blocks / 50;
+  }
   return (tier == Tier::kGpu ? free_gpu_ : free_cpu_) >= wanted + watermark;
 }
 

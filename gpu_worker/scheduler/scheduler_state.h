@@ -44,7 +44,18 @@ struct PoolState {
     return static_cast<int32_t>((tokens + block_tokens - 1) / block_tokens);
   }
   bool CanEverHold(int64_t tokens) const { return BlocksFor(tokens) <= capacity_blocks; }
+  // Kept free at admission: a block for every `sequences_a_block` of those that hold some already,
+  // and 2%. An empty pool takes anything.
+  int32_t Watermark(int32_t residents, int32_t sequences_a_block) const {
+    return residents == 0
+               ? 0
+               : (residents + sequences_a_block - 1) / sequences_a_block + total_blocks / 50;
+  }
 };
+// Sequences for which admission keeps a block: fewer recomputed ones for the first, more at a time
+// for the second.
+inline constexpr int32_t kGpuSequencesABlock = 2;
+inline constexpr int32_t kCpuSequencesABlock = 4;
 
 // What requests are like, on average.
 struct WorkloadMix {
