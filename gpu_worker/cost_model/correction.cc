@@ -49,6 +49,27 @@ void UpdateCpuDecode(const StepPrediction& predicted, double cpu_us, double weig
   }
 }
 
+// What no step measures is forgotten; when it is tried again and proves wrong again, more slowly.
+void ForgetCpuDecode(double step_us, Corrections* corrections) {
+  const double forgotten = WeightOf(step_us, corrections->cpu_forget_us);
+  corrections->cpu_decode += forgotten * (1.0 - corrections->cpu_decode);
+  corrections->cpu_fixed_us -= forgotten * corrections->cpu_fixed_us;
+  corrections->overlap -= WeightOf(step_us, kForgetTimeUs) * corrections->overlap;
+  corrections->cpu_tried_at = corrections->cpu_decode;
+}
+
+void LearnFromTrial(Corrections* corrections) {
+  constexpr double kSlowAgain = 1.25;  // over what it was tried at
+  constexpr double kAsPredicted = 1.25;
+  if (corrections->cpu_tried_at > 0 &&
+      corrections->cpu_decode > kSlowAgain * corrections->cpu_tried_at) {
+    corrections->cpu_forget_us = std::min(3 * corrections->cpu_forget_us, kLongestForgetTimeUs);
+    corrections->cpu_tried_at = 0;
+  } else if (corrections->cpu_decode < kAsPredicted) {
+    corrections->cpu_forget_us = kForgetTimeUs;
+  }
+}
+
 double DeviceTermsUs(const StepPrediction& step) {
   return step.linear_us + step.prefill_us + step.gpu_decode_us + step.copies_us;
 }
@@ -118,11 +139,9 @@ std::vector<std::pair<const char*, double>> UpdateCorrections(const StepPredicti
   const double cpu_us = IsTime(measured.total_us) ? CpuDecodeUs(predicted, measured) : -1;
   if (update("cpu_decode", predicted.cpu_decode_us, cpu_us, nullptr)) {
     UpdateCpuDecode(predicted, cpu_us, weight, corrections);
+    LearnFromTrial(corrections);
   } else {
-    const double forgotten = WeightOf(step_us, kForgetTimeUs);
-    corrections->cpu_decode += forgotten * (1.0 - corrections->cpu_decode);
-    corrections->cpu_fixed_us -= forgotten * corrections->cpu_fixed_us;
-    corrections->overlap -= forgotten * corrections->overlap;
+    ForgetCpuDecode(step_us, corrections);
   }
   update("transfer", predicted.copies_us + predicted.move_out_us, measured.copies_us,
          &corrections->copies);

@@ -8,6 +8,11 @@
 
 namespace tandem::gpu_worker {
 
+// A term that no step shows any more drifts back to its table in this time, so that what was too
+// slow to be used is tried again; three times as long each time that it was too slow again.
+inline constexpr double kForgetTimeUs = 3e6;
+inline constexpr double kLongestForgetTimeUs = 120e6;
+
 // Running factors, measured over predicted, by term. Plain value.
 struct Corrections {
   double linear = 1;
@@ -18,6 +23,9 @@ struct Corrections {
   double copies = 1;
   double launch_us = 0;  // more per stage than the tables say
   double overlap = 0;    // more of it
+  double cpu_forget_us = kForgetTimeUs;
+  double cpu_tried_at = 0;  // cpu_decode when the CPU was tried again after a while; 0: it was not,
+                            // or is known to be as slow as before
 };
 
 // No factor leaves [1 / kMaxCorrection, kMaxCorrection], however odd a measurement is.
@@ -32,9 +40,6 @@ inline constexpr double kLargestWeight = 0.5;
 inline constexpr double kMaxCpuFixedUs = 2000.0;
 // Most that a stage's launch is taken to be longer.
 inline constexpr double kMaxLaunchUs = 500.0;
-// A term that no step shows any more drifts back to its table in this time, so that what was too
-// slow to be used is tried again.
-inline constexpr double kForgetTimeUs = 3e6;
 
 // Moves each factor towards what a step of `step_us` showed; `predicted` was made with
 // `corrections`. Of the terms that the step did not measure, the CPU's drifts back to 1; the others

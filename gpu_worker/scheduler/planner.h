@@ -97,7 +97,7 @@ class Planner {
   };
   SteadyStep SteadyStepOf(double cpu, double more_rows) const;
   SteadyStep MixedStep(double cpu, double decodes, double rows) const;
-  double RateInSight(double cpu) const;
+  double RateInSight(double cpu, double held, double rate) const;
   struct AloneStep {
     double total_us = 0;
     double decodes = 0;

@@ -130,22 +130,24 @@ Planner::AloneStep Planner::BestAlone() const {
   return best.rate() > kPaceMargin * at_once.rate() ? best : at_once;
 }
 
-// Decodes per time with `cpu` sequences on the CPU, for as many requests as are in sight. A tier of
-// `cpu` has to be filled and emptied: half of it is prefilled before as many decodes are there as
-// the steady state has, and half of its decodes come when there is no prefill left to hide behind.
-double Planner::RateInSight(double cpu) const {
-  const SteadyStep steady = SteadyStepOf(cpu, 0);
+// Decodes per time, for as many requests as are in sight, with `cpu` sequences on the CPU,
+// `held` there now, and `rate` in the steady state. A tier has to be filled and emptied: half of it
+// is prefilled before as many decodes are there as the steady state has, and half of its decodes
+// come when there is no prefill left to hide behind. What is in it already has to come out whatever
+// is decided.
+double Planner::RateInSight(double cpu, double held, double rate) const {
   const double in_sight = static_cast<double>(state_.resident.size() + state_.waiting.size()) *
                           (1 + kGoesOn * state_.mix.replaced);
-  const double half = cpu / 2;
+  const double filled = std::max(cpu - held, 0.0) / 2;
+  const double emptied = std::max(cpu, held) / 2;
   const double output = std::max(state_.mix.output_tokens, 1.0);
   const double on_gpu = DeviceConcurrency(state_, Bounds());
-  const double fill_us = half * state_.mix.prompt_tokens * PrefillRowUs(predictor_, state_);
-  const double empty_us =
-      half * output *
-      std::min(1 / MixedStep(half, on_gpu + half, 0).rate(), 1 / MixedStep(0, on_gpu, 0).rate());
-  const double between_us = std::max(in_sight - half, half) * output / steady.rate();
-  return std::max(in_sight, cpu) * output / (fill_us + between_us + empty_us);
+  const double fill_us = filled * state_.mix.prompt_tokens * PrefillRowUs(predictor_, state_);
+  const double empty_us = emptied * output *
+                          std::min(1 / MixedStep(emptied, on_gpu + emptied, 0).rate(),
+                                   1 / MixedStep(0, on_gpu, 0).rate());
+  const double between_us = std::max(in_sight - emptied, emptied) * output / rate;
+  return std::max(in_sight, 2 * emptied) * output / (fill_us + between_us + empty_us);
 }
 
 // The number of CPU decodes that the best steady state has; 0: the device alone is as good.
@@ -165,15 +167,19 @@ double Planner::BestCpuDecodes(double alone) const {
   }
   std::array<std::pair<double, double>, kMostTried> tried;  // count, rate
   size_t count = 0;
-  double best = alone;
+  const auto held = static_cast<double>(
+      std::count_if(state_.resident.begin(), state_.resident.end(),
+                    [](const SequenceView* view) { return view->tier == Tier::kCpu; }));
+  const double without = RateInSight(0, held, alone);
+  double best = without;
   for (double n = 1; n <= most && count < kMostTried;
        n = std::max(n + 1, static_cast<double>(static_cast<int64_t>(n * 1.3)))) {
-    tried[count] = {n, RateInSight(n)};
+    tried[count] = {n, RateInSight(n, held, SteadyStepOf(n, 0).rate())};
     best = std::max(best, tried[count].second);
     ++count;
   }
   double wanted = 0;
-  for (size_t i = 0; i < count && best > kAdmissionMargin * alone; ++i) {
+  for (size_t i = 0; i < count && best > kAdmissionMargin * without; ++i) {
     wanted = tried[i].second >= kNearlyBest * best ? tried[i].first : wanted;
   }
   return wanted;

@@ -111,8 +111,13 @@ TEST_F(PredictorTest, CorrectionsScaleTheirTerms) {
 TEST_F(PredictorTest, CopiesAndStagingArePriced) {
   StepLoad load;
   load.sub_batch[0] = Load(4, 0, false);
-  load.copied_gpu_tokens = 10;
-  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * (130 + 20), 1e-6);
+  load.copied_gpu_tokens = 10;  // 20 a layer, beside the step's 130
+  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * 130, 1e-6);
+  load.copied_gpu_tokens = 100;
+  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * 200, 1e-6);
+  model_->shared = 0;  // one after the other
+  EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * (130 + 200), 1e-6);
+  model_->shared = 1;
   load.copied_gpu_tokens = 0;
   load.sub_batch[0].staged_in_tokens = 5;
   EXPECT_NEAR(Predictor(model_).Predict(load, corrections_).total_us, 40 * (130 + 10), 1e-6);

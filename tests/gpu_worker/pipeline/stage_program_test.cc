@@ -1,5 +1,6 @@
 #include "gpu_worker/pipeline/stage_program.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -122,15 +123,17 @@ TEST(StageProgramTest, DependenciesAreEarlierAndComplete) {
     shape.order = bits & 64 ? StageOrder::kPublished : StageOrder::kOverlapped;
     shape.moves_out[0] = (bits & 128) != 0;
     const std::vector<Stage> stages = BuildStageProgram(shape);
-    bool copies_done = !shape.has_copies;
+    EXPECT_EQ(std::count_if(stages.begin(), stages.end(),
+                            [](const Stage& stage) {
+                              return stage.kind == StageKind::kCopies &&
+                                     stage.resource == StageResource::kSwapper;
+                            }),
+              shape.has_copies ? 1 : 0);
     for (size_t i = 0; i < stages.size(); ++i) {
       for (const int32_t earlier : stages[i].depends_on) {
         ASSERT_LT(earlier, static_cast<int32_t>(i));
         ASSERT_NE(stages[static_cast<size_t>(earlier)].resource, stages[i].resource);
-      }
-      if (stages[i].kind == StageKind::kPre && !copies_done) {
-        EXPECT_EQ(stages[i].depends_on.size(), 1u);
-        copies_done = true;
+        ASSERT_NE(stages[static_cast<size_t>(earlier)].kind, StageKind::kCopies);
       }
       if (stages[i].kind == StageKind::kSend) {
         const Stage& pre = stages[static_cast<size_t>(stages[i].depends_on.at(0))];

@@ -50,7 +50,7 @@ TEST_F(StepTraceTest, TheFileIsValidAfterEveryStep) {
   auto tracer = StepTracer::Open(path_);
   ASSERT_TRUE(tracer.ok()) << tracer.status();
   const size_t tracks = Events().size();
-  EXPECT_EQ(tracks, 5u);
+  EXPECT_EQ(tracks, 6u);
   for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
     (*tracer)->Add(Step(epoch));
     EXPECT_EQ(Events().size(), tracks + 3 * epoch);
@@ -93,7 +93,7 @@ TEST_F(StepTraceTest, AnOldFileIsReplaced) {
   std::ofstream(path_) << std::string(100'000, 'x');
   auto tracer = StepTracer::Open(path_);
   ASSERT_TRUE(tracer.ok()) << tracer.status();
-  EXPECT_EQ(Events().size(), 5u);
+  EXPECT_EQ(Events().size(), 6u);
 }
 
 }  // namespace
