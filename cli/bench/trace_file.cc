@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 30;
+constexpr size_t kMostTraceBytes = size_t{1} << 30;
 
 // Days since 1970-01-01 in the Gregorian calendar, counting years from March.
 int64_t DaysFromCivil(int64_t year, int64_t month, int64_t day) {
@@ -24,6 +24,12 @@ int64_t DaysFromCivil(int64_t year, int64_t month, int64_t day) {
   const int64_t shifted_month = month <= 2 ? month + 9 : month - 3;
   return 365 * shifted_year + shifted_year / 4 - shifted_year / 100 + shifted_year / 400 +
          (153 * shifted_month + 2) / 5 + day - 1 - 719468;
+}
+
+int DaysOfMonth(int year, int month) {
+  constexpr int kDays[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+  const bool is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+  return kDays[month - 1] + (month == 2 && is_leap ? 1 : 0);
 }
 
 std::optional<double> ParseTimestampSeconds(absl::string_view text) {
@@ -40,8 +46,9 @@ std::optional<double> ParseTimestampSeconds(absl::string_view text) {
   const std::string copy(text);
   const int fields = std::sscanf(copy.c_str(), "%4d-%2d-%2d%*[ T]%2d:%2d:%lf", &year, &month, &day,
                                  &hour, &minute, &seconds);
-  if (fields != 6 || year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 || hour < 0 ||
-      hour > 23 || minute < 0 || minute > 59 || !(seconds >= 0.0 && seconds < 61.0)) {
+  if (fields != 6 || year < 1970 || month < 1 || month > 12 || day < 1 ||
+      day > DaysOfMonth(year, month) || hour < 0 || hour > 23 || minute < 0 || minute > 59 ||
+      !(seconds >= 0.0 && seconds < 61.0)) {
     return std::nullopt;
   }
   return static_cast<double>(DaysFromCivil(year, month, day) * 86400 + hour * 3600 + minute * 60) +
@@ -67,6 +74,9 @@ absl::StatusOr<Columns> ReadHeader(absl::string_view line) {
   Columns columns;
   const std::vector<absl::string_view> names = SplitLine(line);
   for (size_t i = 0; i < names.size(); ++i) {
+    if (std::find(columns.names.begin(), columns.names.end(), names[i]) != columns.names.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("line 1: column ", names[i], " twice"));
+    }
     columns.names.emplace_back(names[i]);
     if (names[i] == "TIMESTAMP") {
       columns.timestamp = i;
@@ -116,6 +126,11 @@ absl::StatusOr<std::vector<TraceRequest>> ParseTrace(const std::string& text,
       continue;
     }
     const std::vector<absl::string_view> fields = SplitLine(line);
+    if (fields.size() > columns->names.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", line_number, ": ", fields.size(),
+                                                     " columns; the first line names ",
+                                                     columns->names.size()));
+    }
     const absl::StatusOr<int64_t> prompt = Tokens(fields, *columns->prompt, columns->names);
     const absl::StatusOr<int64_t> output = Tokens(fields, *columns->output, columns->names);
     if (!prompt.ok() || !output.ok()) {
@@ -134,8 +149,11 @@ absl::StatusOr<std::vector<TraceRequest>> ParseTrace(const std::string& text,
             absl::StrCat("line ", line_number, ": TIMESTAMP is neither a date nor seconds"));
       }
       first_seconds = requests.empty() ? *seconds : first_seconds;
-      request.arrival_us = std::max<int64_t>(
-          static_cast<int64_t>(std::llround((*seconds - first_seconds) * 1e6)), 0);
+      request.arrival_us = static_cast<int64_t>(std::llround((*seconds - first_seconds) * 1e6));
+      if (!requests.empty() && *request.arrival_us < *requests.back().arrival_us) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("line ", line_number, ": TIMESTAMP is before the line above's"));
+      }
     }
     requests.push_back(request);
     if (max_requests > 0 && static_cast<int64_t>(requests.size()) >= max_requests) {
@@ -149,12 +167,11 @@ absl::StatusOr<std::vector<TraceRequest>> ParseTrace(const std::string& text,
 }
 
 absl::StatusOr<std::vector<TraceRequest>> ReadTrace(const std::string& path, int64_t max_requests) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  const absl::StatusOr<std::string> text = base::ReadFileTail(path, 0, kMostTraceBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(), absl::StrCat(path, ": cannot be read"));
   }
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  absl::StatusOr<std::vector<TraceRequest>> requests = ParseTrace(text, max_requests);
+  absl::StatusOr<std::vector<TraceRequest>> requests = ParseTrace(*text, max_requests);
   if (!requests.ok()) {
     return absl::Status(requests.status().code(),
                         absl::StrCat(path, ": ", requests.status().message()));

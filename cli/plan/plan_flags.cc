@@ -35,16 +35,16 @@ bool ReadNumber(absl::string_view text, T* value) {
 template <typename T>
 absl::StatusOr<std::vector<T>> ReadList(const char* flag, const std::string& text, T min, T max) {
   std::vector<T> values;
-  for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+  if (text.empty()) {
+    return std::vector<T>{0};
+  }
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
     T value = 0;
     if (!ReadNumber(item, &value) || !(value >= min && value <= max)) {
       return Bad(absl::StrCat(flag, ": '", item, "'; allowed: numbers from ", min, " to ", max,
                               " with commas between"));
     }
     values.push_back(value);
-  }
-  if (values.empty()) {
-    values.push_back(0);
   }
   return values;
 }

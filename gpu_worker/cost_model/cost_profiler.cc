@@ -244,10 +244,22 @@ double CostProfiler::MeasuredUs(const Point& point, const StepOutput& output) co
   return 0;
 }
 
+// A guess of an idle machine says little when others load it.
+bool CostProfiler::IsTooLong(size_t index) const {
+  const bool is_first = index == 0 || points_[index].term != points_[index - 1].term;
+  return !is_first && points_[index].expected_us * std::min(slowdowns_[0], slowdowns_[1]) >
+                          options_.longest_step_us;
+}
+
 void CostProfiler::GoOn() {
+  const Point& point = points_[next_];
+  if (point.runs > 0 && point.expected_us > 0) {
+    slowdowns_[0] = slowdowns_[1];
+    slowdowns_[1] = std::max(point.total_us / point.expected_us, 1.0);
+  }
   do {
     ++next_;
-  } while (!done() && points_[next_].is_left_out);
+  } while (!done() && (points_[next_].is_left_out || IsTooLong(next_)));
   if (spent_us_ >= options_.budget_us) {
     next_ = points_.size();
   }
@@ -261,10 +273,14 @@ void CostProfiler::Record(const StepOutput& output) {
   const double us = std::max(MeasuredUs(point, output), kSmallestUs);
   spent_us_ += std::max(output.timings.total_us, 0.0);
   measured_ += point.runs == 0 ? 1 : 0;
+  const double total_us = output.timings.total_us;
   point.us = point.runs == 0 ? us : std::min(point.us, us);
+  point.total_us = point.runs == 0 ? total_us : std::min(point.total_us, total_us);
   ++point.runs;
-  const bool is_short = output.timings.total_us < kShortStepUs;
-  if (point.runs >= (is_short ? options_.repetitions : std::min(options_.repetitions, 2))) {
+  const int32_t wanted = total_us < kShortStepUs               ? options_.repetitions
+                         : total_us < options_.longest_step_us ? 2
+                                                               : 1;
+  if (point.runs >= std::min(options_.repetitions, wanted)) {
     GoOn();
   }
 }

@@ -14,11 +14,12 @@
 namespace tandem::gpu_worker {
 
 struct ProfilerOptions {
-  int32_t max_model_len = 0;     // > 0: no position beyond
-  double budget_us = 15e6;       // of measured time in all
-  double longest_step_us = 3e5;  // a point that is expected to take longer is left out: a request
-                                 // that comes waits for one
-  int32_t repetitions = 3;       // of short points; the fastest counts
+  int32_t max_model_len = 0;  // > 0: no position beyond
+  double budget_us = 15e6;    // of measured time in all
+  // A point that is expected to take longer is left out, because a request that comes waits for
+  // one; expected from the guess and from how far the last two points took longer than theirs.
+  double longest_step_us = 3e5;
+  int32_t repetitions = 3;  // of short points; the fastest counts
 };
 
 // Makes cost tables from real steps: it says which synthetic step to run next on an idle pipeline,
@@ -54,6 +55,7 @@ class CostProfiler {
     int64_t y = 0;           // context, or tokens of each sequence
     double expected_us = 0;  // of the whole step
     double us = 0;           // of the term in one layer (kOverlap: of the step); 0: not measured
+    double total_us = 0;     // of the whole step, the shortest run
     int32_t runs = 0;
     int32_t failures = 0;
     bool is_left_out = false;  // its place in the table comes from the guess
@@ -63,6 +65,7 @@ class CostProfiler {
   void AddGrid(Term term, std::span<const int64_t> xs, std::span<const int64_t> ys);
   void AddPoint(Term term, int64_t x, int64_t y);
   bool IsPossible(const Point& point) const;
+  bool IsTooLong(size_t index) const;
   void GoOn();
   int64_t LongestContext() const;
   double GuessUs(const Point& point) const;
@@ -84,6 +87,7 @@ class CostProfiler {
   size_t next_ = 0;
   double spent_us_ = 0;
   size_t measured_ = 0;
+  double slowdowns_[2] = {1, 1};  // of the last two points, measured over expected; 1 and more
 
   StepInput step_;
   std::vector<int32_t> tokens_;              // zeros, as many as a step has rows

@@ -154,8 +154,8 @@ class ThreadedEngine : public Engine {
   bool MeasureCosts(std::unique_lock<std::mutex>& lock) {
     const int64_t now_us = clock_->NowUs();
     if (!IsIdle() || signalled_ ||
-        !costs_.IsDue({now_us, core_.policy() != OffloadPolicy::kOff, core_.cpu_usable(now_us),
-                       core_.cpu_blocks_ready()})) {
+        !costs_.IsDue(
+            {now_us, core_.uses_cpu_tier(), core_.cpu_usable(now_us), core_.cpu_blocks_ready()})) {
       return false;
     }
     if (StepInput* step = costs_.Next(); step != nullptr) {

@@ -12,7 +12,10 @@ namespace {
 
 SchedulerConfig SchedulerConfigOf(const EngineOptions& options, const RunnerLimits& limits) {
   SchedulerConfig config;
-  config.policy = limits.num_cpu_blocks > 0 ? options.offload : OffloadPolicy::kOff;
+  // Without a CPU pool auto still paces prefill on the device; the others have nothing to do.
+  config.policy = limits.num_cpu_blocks > 0 || options.offload == OffloadPolicy::kAuto
+                      ? options.offload
+                      : OffloadPolicy::kOff;
   config.max_num_seqs = std::max(options.max_num_seqs, 1);
   config.max_num_batched_tokens = std::max(options.max_num_batched_tokens, 1);
   if (limits.max_batched_tokens > 0) {
@@ -367,8 +370,7 @@ int64_t EngineCore::NextWakeUs(int64_t now_us) const {
   if (sequences_.empty()) {
     return 0;
   }
-  int64_t wake_us =
-      scheduler_.config().policy == OffloadPolicy::kOff ? 0 : cpu_worker_.NextEventUs(now_us);
+  int64_t wake_us = uses_cpu_tier() ? cpu_worker_.NextEventUs(now_us) : 0;
   if (has_deadlines_) {
     for (const auto& [id, sequence] : sequences_) {
       const int64_t deadline_us = sequence->request.deadline_us;
@@ -400,8 +402,7 @@ EngineSnapshot EngineCore::snapshot(int64_t now_us) const {
   out.cpu_blocks_free = blocks_.pool(Tier::kCpu).free_blocks();
   out.cpu_blocks_used = blocks_.pool(Tier::kCpu).used_blocks();
   out.cpu_attention_up = cpu_worker_.is_up();
-  out.offload_enabled = scheduler_.config().policy != OffloadPolicy::kOff &&
-                        !cpu_worker_.given_up() && guard_.OffloadPays(now_us);
+  out.offload_enabled = uses_cpu_tier() && !cpu_worker_.given_up() && guard_.OffloadPays(now_us);
   out.draining = draining_;
   return out;
 }

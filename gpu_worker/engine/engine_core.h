@@ -40,7 +40,10 @@ class EngineCore {
   uint64_t TakeEpoch() { return ++input_.epoch; }
   bool cpu_usable(int64_t now_us) const { return cpu_worker_.IsUsable(now_us); }
   int32_t cpu_blocks_ready() const { return blocks_.pool(Tier::kCpu).usable_blocks(); }
-  OffloadPolicy policy() const { return scheduler_.config().policy; }
+  // Whether the policy may put sequences there and there is a pool.
+  bool uses_cpu_tier() const {
+    return scheduler_.config().policy != OffloadPolicy::kOff && limits_.num_cpu_blocks > 0;
+  }
 
   // The next step, its blocks reserved; null when there is nothing to run now. The input stays
   // valid and unchanged until Commit or Abort.

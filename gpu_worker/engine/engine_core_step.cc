@@ -8,7 +8,7 @@ namespace tandem::gpu_worker {
 const StepInput* EngineCore::PlanStep(int64_t now_us) {
   TANDEM_CHECK(!in_step_);
   ExpireDeadlines(now_us);
-  if (scheduler_.config().policy != OffloadPolicy::kOff && cpu_worker_.GiveUpIfDue(now_us)) {
+  if (uses_cpu_tier() && cpu_worker_.GiveUpIfDue(now_us)) {
     GiveUpCpuWorker();
   }
   EndImpossible(now_us);

@@ -160,8 +160,9 @@ double Planner::BestCpuDecodes(double alone) const {
       state_.cpu.BlocksFor(static_cast<int64_t>(MeanContext(state_.mix))) + 0.5;
   const auto open = static_cast<double>(state_.resident.size() + state_.waiting.size());
   const double beside_device = config_.max_num_seqs - DeviceConcurrency(state_, Bounds());
-  const double most = std::min({0.98 * state_.cpu.total_blocks / blocks_each,
-                                2.0 * config_.max_cpu_rows_per_slot, beside_device, open});
+  const double most =
+      std::floor(std::min({0.98 * state_.cpu.total_blocks / blocks_each,
+                           2.0 * config_.max_cpu_rows_per_slot, beside_device, open}));
   if (most < 1) {
     return 0;
   }
@@ -172,11 +173,14 @@ double Planner::BestCpuDecodes(double alone) const {
                     [](const SequenceView* view) { return view->tier == Tier::kCpu; }));
   const double without = RateInSight(0, held, alone);
   double best = without;
-  for (double n = 1; n <= most && count < kMostTried;
-       n = std::max(n + 1, static_cast<double>(static_cast<int64_t>(n * 1.3)))) {
+  for (double n = 1; count < kMostTried;) {
     tried[count] = {n, RateInSight(n, held, SteadyStepOf(n, 0).rate())};
     best = std::max(best, tried[count].second);
     ++count;
+    if (n >= most) {
+      break;
+    }
+    n = std::min(std::max(n + 1, std::floor(n * 1.3)), most);
   }
   double wanted = 0;
   for (size_t i = 0; i < count && best > kAdmissionMargin * without; ++i) {

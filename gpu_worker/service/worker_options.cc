@@ -157,7 +157,10 @@ absl::StatusOr<WorkerOptions> ResolveOptions(const WorkerFlags& flags,
   pipeline.trace_steps = flags.trace_steps;
 
   EngineOptions& engine = options.engine;
-  engine.offload = pipeline.cpu_kv_bytes == 0 ? OffloadPolicy::kOff : ParseOffload(flags.offload);
+  engine.offload = ParseOffload(flags.offload);
+  if (pipeline.cpu_kv_bytes == 0 && engine.offload != OffloadPolicy::kAuto) {
+    engine.offload = OffloadPolicy::kOff;  // auto still paces prefill on the device
+  }
   engine.max_model_len = max_model_len;
   engine.max_num_seqs = pipeline.max_num_seqs;
   engine.max_num_batched_tokens = pipeline.max_num_batched_tokens;

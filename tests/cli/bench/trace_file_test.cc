@@ -51,6 +51,10 @@ TEST(TraceFileTest, ErrorsNameLineAndColumn) {
       {"prompt_tokens,output_tokens\n99999999999999999999,1", "line 2: column 1"},
       {"TIMESTAMP,prompt_tokens,output_tokens\nnever,1,1", "line 2: TIMESTAMP"},
       {"TIMESTAMP,prompt_tokens,output_tokens\n2023-13-01 00:00:00,1,1", "line 2: TIMESTAMP"},
+      {"TIMESTAMP,prompt_tokens,output_tokens\n2023-02-29 00:00:00,1,1", "line 2: TIMESTAMP"},
+      {"TIMESTAMP,prompt_tokens,output_tokens\n2,1,1\n1,1,1", "line 3: TIMESTAMP"},
+      {"prompt_tokens,prompt_tokens,output_tokens\n1,1,1", "column prompt_tokens twice"},
+      {"prompt_tokens,output_tokens\n1,1,1", "line 2: 3 columns"},
   };
   for (const auto& test : cases) {
     const auto trace = ParseTrace(test.text, 0);
@@ -59,6 +63,7 @@ TEST(TraceFileTest, ErrorsNameLineAndColumn) {
   }
   EXPECT_THAT(std::string(ReadTrace("/nowhere.csv", 0).status().message()),
               HasSubstr("/nowhere.csv"));
+  EXPECT_THAT(std::string(ReadTrace("/", 0).status().message()), HasSubstr("/: cannot be read"));
 }
 
 }  // namespace

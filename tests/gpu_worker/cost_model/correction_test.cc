@@ -199,5 +199,33 @@ TEST(CorrectionTest, AnUnusedCpuIsTriedAgain) {
   EXPECT_LT(corrections.cpu_decode, 1.3);
 }
 
+// Each time that it turns out to be as slow as before it is left alone for longer; once it is not,
+// everything is as at first.
+TEST(CorrectionTest, AnUnusedCpuThatStaysSlowIsTriedLessOften) {
+  Corrections corrections;
+  const auto use = [&corrections](double slowdown) {
+    for (int step = 0; step < 60; ++step) {
+      StepPrediction predicted = CpuStep();
+      predicted.cpu_decode_us = 40e3 * corrections.cpu_decode;
+      predicted.cpu_fixed_us = corrections.cpu_fixed_us;
+      StepTimings measured;
+      measured.total_us = predicted.total_us;
+      measured.cpu_busy_us = 40e3 * slowdown - predicted.cpu_exchange_us;
+      UpdateCorrections(predicted, measured, &corrections);
+    }
+  };
+  double after = 0;  // resting for ten seconds
+  for (int trial = 0; trial < 4; ++trial) {
+    use(6);
+    EXPECT_NEAR(corrections.cpu_decode, 6, 0.5);
+    RunSteps(1.0, kStepUs, 10.0, &corrections);
+    EXPECT_GT(corrections.cpu_decode, after);
+    after = corrections.cpu_decode;
+  }
+  EXPECT_GT(after, 4);
+  use(1);
+  EXPECT_EQ(corrections.cpu_forget_us, kForgetTimeUs);
+}
+
 }  // namespace
 }  // namespace tandem::gpu_worker

@@ -128,6 +128,25 @@ TEST(CostProfilerTest, LongStepsAreLeftOutAndGuessedInProportion) {
   EXPECT_NEAR(model->LinearUs(512) / truth->LinearUs(512), 1, 0.1);
 }
 
+// The guess is of an idle machine: when every step takes thirty times as long, a request that comes
+// must not wait for one that was taken to be just short enough.
+TEST(CostProfilerTest, OnALoadedMachineStepsStayShort) {
+  const std::shared_ptr<const CostModel> guess = MakeRooflineCostModel(Rates(1));
+  const std::shared_ptr<const CostModel> truth = MakeRooflineCostModel(Rates(1.0 / 30));
+  const Predictor machine(truth);
+  CostProfiler profiler(Limits(), guess, ProfilerOptions());
+  int long_steps = 0;
+  while (StepInput* step = profiler.Next()) {
+    const StepOutput output = Answer(machine, *step);
+    EXPECT_LT(output.timings.total_us, 1e6);
+    long_steps += output.timings.total_us > ProfilerOptions().longest_step_us ? 1 : 0;
+    profiler.Record(output);
+  }
+  EXPECT_LE(long_steps, 10) << "the first of a term, and those that show how slow it is";
+  const auto model = MakeTableCostModel(profiler.Tables(), guess);
+  EXPECT_NEAR(model->LinearUs(512) / truth->LinearUs(512), 1, 0.1);
+}
+
 TEST(CostProfilerTest, StopsAtItsBudgetWithWholeTables) {
   const std::shared_ptr<const CostModel> guess = MakeRooflineCostModel(Rates(1));
   const Predictor machine(guess);

@@ -20,6 +20,7 @@ EngineOptions Options(OffloadPolicy policy) {
 struct Machine {
   MeasuredRates rates;
   RunnerLimits limits;
+  double cpu_share = 1;  // of the CPU worker's time that is left to it
 };
 Machine T4(double cpu_gb_per_s) { return {T4Rates(cpu_gb_per_s), SimLimits(864, 40'960)}; }
 Machine A10g(double cpu_gb_per_s) { return {A10gRates(cpu_gb_per_s), SimLimits(20'000, 200'000)}; }
@@ -33,6 +34,7 @@ std::unique_ptr<SimServer> Server(const Machine& machine, OffloadPolicy policy) 
 double TokensPerSecond(const Machine& machine, OffloadPolicy policy, int32_t prompt, int32_t output,
                        int count) {
   const auto server = Server(machine, policy);
+  server->set_cpu_share(machine.cpu_share);
   const double start_us = server->now_us();
   for (int i = 0; i < count; ++i) {
     // Lengths within a tenth, so that sequences do not all end together.
@@ -68,12 +70,26 @@ TEST(EngineSimTest, NeverSlowerThanTheDeviceAlone) {
 }
 
 // Prefill that comes with the reading of the weights, where few sequences fit: next to
-// no CPU tier.
+// no CPU tier, and none at all.
 TEST(EngineSimTest, TheDeviceAloneGainsByItsPace) {
-  const Machine machine = {A10gRates(100), SimLimits(4'000, 128)};
-  const double off = TokensPerSecond(machine, OffloadPolicy::kOff, 400, 40, 100);
-  const double paced = TokensPerSecond(machine, OffloadPolicy::kAuto, 400, 40, 100);
-  EXPECT_GT(paced, 1.05 * off);
+  for (const int64_t cpu_tokens : {128, 0}) {
+    const Machine machine = {A10gRates(100), SimLimits(4'000, cpu_tokens)};
+    const double off = TokensPerSecond(machine, OffloadPolicy::kOff, 400, 40, 100);
+    const double paced = TokensPerSecond(machine, OffloadPolicy::kAuto, 400, 40, 100);
+    EXPECT_GT(paced, 1.05 * off) << cpu_tokens;
+  }
+}
+
+// What the worker predicts for CPU attention stays wrong by six: trials become rare.
+TEST(EngineSimTest, ACpuThatStaysSlowCostsLittle) {
+  Machine machine = A10g(100);
+  const double off = TokensPerSecond(machine, OffloadPolicy::kOff, 1'000, 200, 400);
+  machine.cpu_share = 1.0 / 6;
+  const double automatic = TokensPerSecond(machine, OffloadPolicy::kAuto, 1'000, 200, 400);
+  machine.limits.num_cpu_blocks = 0;
+  const double alone = TokensPerSecond(machine, OffloadPolicy::kAuto, 1'000, 200, 400);
+  EXPECT_GT(automatic, off);
+  EXPECT_GT(automatic, 0.95 * alone);
 }
 
 // A long prompt alone, then a short one that comes two seconds later.
