@@ -36,10 +36,17 @@ PLAN_REQUESTS = 1000  # so many that filling and draining do not count
 
 
 class Scenario:
-    """A load: flags of `tandem bench serve`, what `tandem plan` is told for the same, seconds of warming up and of measuring."""
+    """A load: flags of `tandem bench serve`, what `tandem plan` is told for the same, seconds of warming up and of measuring, and the tokens that a
+    decode reads on average: CPU attention reads short contexts more slowly."""
+
+    context = 400
 
     def __init__(self, name, load, plan, warm_s, window_s):
         self.name, self.load, self.plan, self.warm_s, self.window_s = name, load, plan, warm_s, window_s
+
+    def reading(self, context):
+        self.context = context
+        return self
 
 
 def scenarios(args):
@@ -56,7 +63,7 @@ def scenarios(args):
         closed("summaries", lengths, 128, 25, args.window),
         Scenario("poisson", (*poisson, "--requests", str(LOAD_REQUESTS)), (*poisson, "--requests", str(PLAN_REQUESTS)), 15, args.window),
         closed("short outputs", short, 64, 8, args.window * 2 // 3),
-        closed("pure decode", decode, 64, 12, args.window * 2 // 3),
+        closed("pure decode", decode, 64, 12, args.window * 2 // 3).reading(16 + 400 // 2),
     ]
 
 
@@ -243,11 +250,11 @@ class Bench:
         self.args, self.model, self.rows, self.memory_gb_per_s = args, model, [], []
         self.tandem = os.path.join(args.bin, "tandem")
 
-    def cpu_rate(self, dtype):
-        """GB/s of KV that this machine's CPU attention reaches, by itself. Asked before each server: neighbours come and go."""
+    def cpu_rate(self, dtype, context):
+        """GB/s of KV that this machine's CPU attention reaches, by itself, over contexts so long. Asked before each server: neighbours come and go."""
         line = json_lines([self.tandem, "bench", "attention", "--q-heads", "32", "--kv-heads", "32", "--head-dim", "128", "--batch", "56",
-                           "--context", "400", "--kv-dtype", dtype, "--threads", str(self.args.threads)])[0]
-        print(f"CPU attention over {dtype} KV: {line['kv_gb_per_s']:.1f} GB/s on {self.args.threads} threads (memory: {line['read_gb_per_s']:.1f})",
+                           "--context", str(context), "--kv-dtype", dtype, "--threads", str(self.args.threads)])[0]
+        print(f"CPU attention over {dtype} KV, {context} tokens each: {line['kv_gb_per_s']:.1f} GB/s on {self.args.threads} threads (memory: {line['read_gb_per_s']:.1f})",
               flush=True)
         self.memory_gb_per_s.append(line["read_gb_per_s"])
         return line["kv_gb_per_s"]
@@ -267,18 +274,18 @@ class Bench:
     def run_mode(self, mode, dtype):
         """All scenarios on one server."""
         no_cpu = 1.0  # the plan wants a number
-        rate = None if self.args.no_plan else no_cpu if mode == "off" else self.cpu_rate(dtype)
+        wanted = [scenario for scenario in scenarios(self.args) if not self.args.scenario or scenario.name in self.args.scenario]
+        contexts = () if self.args.no_plan else sorted({scenario.context for scenario in wanted})
+        rates = {context: no_cpu if mode == "off" else self.cpu_rate(dtype, context) for context in contexts}
         with tempfile.TemporaryDirectory(prefix="tandem-bench-neo-") as run_dir:
             stack = Stack(self.args, self.model, mode, dtype, run_dir)
             try:
                 stack.wait_for_pool()
                 stack.wait_for_costs()
-                for scenario in scenarios(self.args):
-                    if self.args.scenario and scenario.name not in self.args.scenario:
-                        continue
+                for scenario in wanted:
                     row = {"scenario": scenario.name, "dtype": "-" if mode == "off" else dtype, "mode": mode, "result": stack.measure(scenario)}
-                    if rate:
-                        row["plan"] = self.plan(scenario, mode, dtype, rate)
+                    if rates:
+                        row["plan"] = self.plan(scenario, mode, dtype, rates[scenario.context])
                     self.rows.append(row)
                     show_row(row)
             finally:

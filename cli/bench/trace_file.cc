@@ -149,11 +149,8 @@ absl::StatusOr<std::vector<TraceRequest>> ParseTrace(const std::string& text,
             absl::StrCat("line ", line_number, ": TIMESTAMP is neither a date nor seconds"));
       }
       first_seconds = requests.empty() ? *seconds : first_seconds;
-      request.arrival_us = static_cast<int64_t>(std::llround((*seconds - first_seconds) * 1e6));
-      if (!requests.empty() && *request.arrival_us < *requests.back().arrival_us) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("line ", line_number, ": TIMESTAMP is before the line above's"));
-      }
+      request.arrival_us = std::max<int64_t>(
+          static_cast<int64_t>(std::llround((*seconds - first_seconds) * 1e6)), 0);
     }
     requests.push_back(request);
     if (max_requests > 0 && static_cast<int64_t>(requests.size()) >= max_requests) {

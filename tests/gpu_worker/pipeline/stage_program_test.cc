@@ -52,7 +52,9 @@ TEST(StageProgramTest, UnifiedWithCopies) {
   EXPECT_EQ(Text(stages),
             "copiesA0 embedA0 preA0 sendA0 attendA0 joinA0 postA0 preA1 sendA1 attendA1 joinA1 "
             "postA1 sampleA1");
-  EXPECT_EQ(stages[2].depends_on, std::vector<int32_t>{0});  // pre stores to blocks that move
+  EXPECT_EQ(stages[0].resource,
+            StageResource::kSwapper);  // nothing waits for it but the step's end
+  EXPECT_TRUE(stages[2].depends_on.empty());
   EXPECT_EQ(stages[3].depends_on, std::vector<int32_t>{2});
   EXPECT_TRUE(stages[4].depends_on.empty());
   EXPECT_EQ(stages[6].depends_on, std::vector<int32_t>{5});
