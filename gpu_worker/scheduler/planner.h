@@ -97,7 +97,14 @@ class Planner {
   };
   SteadyStep SteadyStepOf(double cpu, double more_rows) const;
   SteadyStep MixedStep(double cpu, double decodes, double rows) const;
-  double RateInSight(double cpu, double held, double rate) const;
+  struct Sight {
+    double requests = 0;   // that run, wait or are about to come
+    double on_cpu = 0;     // sequences there now
+    double row_us = 0;     // of prefill, in full steps
+    double decode_us = 0;  // of the device alone, beside no prefill
+  };
+  Sight LookAhead() const;
+  double RateInSight(const Sight& sight, double cpu, double rate) const;
   struct AloneStep {
     double total_us = 0;
     double decodes = 0;

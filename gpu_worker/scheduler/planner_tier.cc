@@ -130,24 +130,33 @@ Planner::AloneStep Planner::BestAlone() const {
   return best.rate() > kPaceMargin * at_once.rate() ? best : at_once;
 }
 
-// Decodes per time, for as many requests as are in sight, with `cpu` sequences on the CPU,
-// `held` there now, and `rate` in the steady state. A tier has to be filled and emptied: half of it
-// is prefilled before as many decodes are there as the steady state has, and half of its decodes
-// come when there is no prefill left to hide behind. What is in it already has to come out whatever
-// is decided.
-double Planner::RateInSight(double cpu, double held, double rate) const {
-  const double in_sight = static_cast<double>(state_.resident.size() + state_.waiting.size()) *
-                          (1 + kGoesOn * state_.mix.replaced);
-  const double filled = std::max(cpu - held, 0.0) / 2;
-  const double emptied = std::max(cpu, held) / 2;
+// What a load is taken to go on to bring, and what of it is there.
+Planner::Sight Planner::LookAhead() const {
+  Sight sight;
+  sight.requests = static_cast<double>(state_.resident.size() + state_.waiting.size()) *
+                   (1 + kGoesOn * state_.mix.replaced);
+  sight.on_cpu = static_cast<double>(
+      std::count_if(state_.resident.begin(), state_.resident.end(),
+                    [](const SequenceView* view) { return view->tier == Tier::kCpu; }));
+  sight.row_us = PrefillRowUs(predictor_, state_);
+  sight.decode_us = 1 / MixedStep(0, DeviceConcurrency(state_, Bounds()), 0).rate();
+  return sight;
+}
+
+// Decodes per time, for as many requests as are in sight, with `cpu` sequences on the CPU and
+// `rate` in the steady state. A tier has to be filled and emptied: half of it is prefilled before
+// as many decodes are there as the steady state has, and half of its decodes come when there is no
+// prefill left to hide behind. What is in it already has to come out whatever is decided.
+double Planner::RateInSight(const Sight& sight, double cpu, double rate) const {
+  const double filled = std::max(cpu - sight.on_cpu, 0.0) / 2;
+  const double emptied = std::max(cpu, sight.on_cpu) / 2;
   const double output = std::max(state_.mix.output_tokens, 1.0);
-  const double on_gpu = DeviceConcurrency(state_, Bounds());
-  const double fill_us = filled * state_.mix.prompt_tokens * PrefillRowUs(predictor_, state_);
-  const double empty_us = emptied * output *
-                          std::min(1 / MixedStep(emptied, on_gpu + emptied, 0).rate(),
-                                   1 / MixedStep(0, on_gpu, 0).rate());
-  const double between_us = std::max(in_sight - emptied, emptied) * output / rate;
-  return std::max(in_sight, 2 * emptied) * output / (fill_us + between_us + empty_us);
+  const double beside_us =
+      1 / MixedStep(emptied, DeviceConcurrency(state_, Bounds()) + emptied, 0).rate();
+  const double fill_us = filled * state_.mix.prompt_tokens * sight.row_us;
+  const double empty_us = emptied * output * std::min(beside_us, sight.decode_us);
+  const double between_us = std::max(sight.requests - emptied, emptied) * output / rate;
+  return std::max(sight.requests, 2 * emptied) * output / (fill_us + between_us + empty_us);
 }
 
 // The number of CPU decodes that the best steady state has; 0: the device alone is as good.
@@ -168,13 +177,11 @@ double Planner::BestCpuDecodes(double alone) const {
   }
   std::array<std::pair<double, double>, kMostTried> tried;  // count, rate
   size_t count = 0;
-  const auto held = static_cast<double>(
-      std::count_if(state_.resident.begin(), state_.resident.end(),
-                    [](const SequenceView* view) { return view->tier == Tier::kCpu; }));
-  const double without = RateInSight(0, held, alone);
+  const Sight sight = LookAhead();
+  const double without = RateInSight(sight, 0, alone);
   double best = without;
   for (double n = 1; count < kMostTried;) {
-    tried[count] = {n, RateInSight(n, held, SteadyStepOf(n, 0).rate())};
+    tried[count] = {n, RateInSight(sight, n, SteadyStepOf(n, 0).rate())};
     best = std::max(best, tried[count].second);
     ++count;
     if (n >= most) {
