@@ -33,7 +33,9 @@ constexpr int64_t kMinInt64 = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 bool IsNever(const Json&, const Json&) { return false; }
-bool IsEmpty(const Json& value, const Json&) { return value.empty() || value == ""; }
+bool IsEmpty(const Json& value, const Json&) {
+  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
+}
 bool IsFalse(const Json& value, const Json&) { return value == false; }
 bool IsTextModality(const Json& value, const Json&) { return value == Json::array({"text"}); }
 bool IsDisabled(const Json& value, const Json&) { return value == "disabled"; }
