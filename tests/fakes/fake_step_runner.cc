@@ -152,6 +152,18 @@ void FakeStepRunner::CheckStep(const StepInput& input) {
       }
     }
   }
+  for (const PoolCopy& copy : input.copies) {
+    for (const int32_t block : copy.gpu_blocks) {
+      if (blocks[0].contains(block)) {
+        Error("device block " + std::to_string(block) + " moves and is used in the same step");
+      }
+    }
+    for (const int32_t block : copy.cpu_blocks) {
+      if (blocks[1].contains(block)) {
+        Error("CPU block " + std::to_string(block) + " moves and is used in the same step");
+      }
+    }
+  }
   if (limits_.max_batched_tokens > 0 && rows > limits_.max_batched_tokens) {
     Error("step of " + std::to_string(rows) + " rows");
   }

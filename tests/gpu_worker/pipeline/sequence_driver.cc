@@ -74,7 +74,8 @@ bool SequenceDriver::Plan(StepMode mode, int32_t chunk, StepInput* input) {
   *input = StepInput();
   input->mode = mode;
   input->epoch = NextEpoch();
-  for (const size_t index : std::exchange(moves_, {})) {
+  const std::vector<size_t> moves = std::exchange(moves_, {});
+  for (const size_t index : moves) {
     Sequence& sequence = sequences_[index];
     input->copies.push_back(
         {!sequence.on_cpu, sequence.gpu_blocks, sequence.cpu_blocks, sequence.computed});
@@ -87,6 +88,9 @@ bool SequenceDriver::Plan(StepMode mode, int32_t chunk, StepInput* input) {
       continue;
     }
     any = true;
+    if (std::find(moves.begin(), moves.end(), i) != moves.end()) {
+      continue;  // it has no rows in the step that moves it
+    }
     const SequenceWork work = WorkOf(sequence, i, chunk);
     if (mode == StepMode::kGpuOnly && work.kind == WorkKind::kDecodeCpu) {
       continue;

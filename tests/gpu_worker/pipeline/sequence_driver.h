@@ -39,7 +39,7 @@ class SequenceDriver {
   bool Plan(StepMode mode, int32_t chunk, StepInput* input);
   absl::Status Step(StepMode mode, int32_t chunk);
   absl::Status RunAll(StepMode mode, int32_t chunk);
-  // Makes the next step move a sequence to the other pool first.
+  // Makes the next step move a sequence to the other pool, instead of computing it.
   void Move(size_t index) { moves_.push_back(index); }
   void Apply(const StepInput& input, const StepOutput& output);
 

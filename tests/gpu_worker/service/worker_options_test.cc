@@ -91,7 +91,8 @@ TEST_F(WorkerOptionsTest, NoPoolNoOffloading) {
     edit();
     const WorkerOptions options = Resolve();
     EXPECT_EQ(options.pipeline.cpu_kv_bytes, 0u);
-    EXPECT_EQ(options.engine.offload, OffloadPolicy::kOff);
+    EXPECT_EQ(options.engine.offload,  // auto paces prefill on the device all the same
+              flags.offload == "off" ? OffloadPolicy::kOff : OffloadPolicy::kAuto);
     EXPECT_TRUE(options.cpu_attention_sockets.empty());
   }
 }
