@@ -161,6 +161,7 @@ struct TileScratch {
   alignas(64) float factor[kLanes];        // that turns raw scores into scaled ones
   // Of each lane the largest score, then the largest integer weight, and the sum of these.
   Ops::Vec top[G];
+  // NOLINTNEXTLINE(bugprone-branch-clone): alike for groups of one
   Ops::Vec total[Policy::kInteger ? G : 1];
 };
 

@@ -238,11 +238,10 @@ class Loader {
                          static_cast<size_t>(DTypeBytes(context_.compute_dtype()));
     TANDEM_ASSIGN_OR_RETURN(weights_.embedding,
                             context_.device().Allocate(bytes, "the token embedding"));
-    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): it is in weights_
     ops::ConvertTable(context_, {Stacked({{view, 0, view.rows}}), view.rows, view.cols,
                                  weights_.embedding->data()});
     return absl::OkStatus();
-  }
+  }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the embedding is in weights_
 
   ops::OpContext& context_;
   const ModelFiles& files_;

@@ -87,7 +87,7 @@ std::string FormatInteger(Integer value, const Spec& spec) {
   }
   digits = Grouped(digits, spec.grouping, base == 10 ? 3 : 4);
   if (spec.alternate && base != 10) digits = std::string{'0', spec.type}.append(digits);
-  return WithSign(std::move(digits), negative, spec.sign);
+  return WithSign(digits, negative, spec.sign);
 }
 
 std::string FormatFloat(double value, const Spec& spec) {
@@ -109,7 +109,7 @@ std::string FormatFloat(double value, const Spec& spec) {
     digits = Grouped(digits.substr(0, whole), spec.grouping, 3).append(digits.substr(whole));
   }
   if (spec.type == '%') digits.push_back('%');
-  return WithSign(std::move(digits), negative, spec.sign);
+  return WithSign(digits, negative, spec.sign);
 }
 
 bool IsIntegerType(char type) {

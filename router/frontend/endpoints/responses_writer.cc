@@ -60,7 +60,7 @@ class ResponsesWriter : public AnswerWriter {
     for (const char* member : {"code", "message", "param"}) {
       data[member] = data["error"][member];
     }
-    Send("error", std::move(data), sink);
+    Send("error", data, sink);
   }
 
   std::string Whole(std::span<const ChoicePart> parts, const UsageCounts& usage) override {
