@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/numbers.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/strings.h"
 #include "common/rpc/server.h"
@@ -145,6 +146,10 @@ absl::StatusOr<WorkerOptions> ResolveOptions(const WorkerFlags& flags,
   pipeline.compute_dtype = DTypeOfName(flags.dtype).value_or(auto_dtype);
   pipeline.cpu_kv_dtype =
       DTypeOfName(flags.cpu_kv_dtype).value_or(kv::DefaultPoolType(pipeline.compute_dtype));
+  if (pipeline.device == "host" && pipeline.compute_dtype == DType::kFloat16) {
+    base::LogInfo("--dtype float16 is computed in float32 on the host, which holds all of it");
+    pipeline.compute_dtype = DType::kFloat32;
+  }
   pipeline.tensor_parallel_size = static_cast<int32_t>(flags.tensor_parallel_size);
   TANDEM_RETURN_IF_ERROR(model::CheckTensorParallel(model.shape(), pipeline.tensor_parallel_size));
   pipeline.block_tokens = std::stoi(flags.block_size);  // one of four numbers by its flag

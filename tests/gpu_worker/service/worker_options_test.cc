@@ -81,6 +81,13 @@ TEST_F(WorkerOptionsTest, ExactModeKeepsFloat32InBothPools) {
   EXPECT_EQ(Resolve().pipeline.cpu_kv_dtype, DType::kFloat8E4M3);
 }
 
+TEST_F(WorkerOptionsTest, TheHostComputesFloat16InFloat32) {
+  flags.device = "host";
+  flags.dtype = "float16";
+  EXPECT_EQ(Resolve().pipeline.compute_dtype, DType::kFloat32);
+  EXPECT_EQ(Resolve().pipeline.cpu_kv_dtype, DType::kBFloat16);
+}
+
 TEST_F(WorkerOptionsTest, NoPoolNoOffloading) {
   for (const auto& edit : std::vector<std::function<void()>>{
            [&] { flags.cpu_kv_bytes = 0; }, [&] { flags.offload = "off"; },

@@ -5,6 +5,8 @@
 #include <memory>
 #include <thread>
 
+#include "tests/common/exchange/test_geometry.h"
+
 namespace tandem::gpu_worker::ops::cuda {
 namespace {
 
@@ -13,18 +15,8 @@ constexpr int64_t kLongUs = 60'000'000;
 class JoinWatchTest : public testing::Test {
  protected:
   JoinWatchTest() {
-    exchange::Geometry geometry{};
-    geometry.num_layers = 2;
-    geometry.num_q_heads = 2;
-    geometry.num_kv_heads = 1;
-    geometry.head_dim = 16;
-    geometry.compute_dtype = static_cast<uint32_t>(DType::kFloat32);
-    geometry.kv_dtype = static_cast<uint32_t>(DType::kFloat32);
-    geometry.block_tokens = kv::kCpuBlockTokens;
-    geometry.max_rows = 4;
-    geometry.num_blocks = 4;
-    geometry.max_table_entries = 4;
-    geometry.extent_bytes = exchange::kHugePage;
+    exchange::Geometry geometry = exchange::SmallGeometry();
+    geometry.device_wakes = 0;
     exchange_ = exchange::DeviceSide::Create(geometry).value();
   }
 
