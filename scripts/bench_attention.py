@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 LLAMA3, LLAMA2, QWEN, SMOLLM2 = (32, 8, 128), (32, 32, 128), (28, 4, 128), (9, 3, 64)
-IN_CACHE_LAYERS = 8
+IN_CACHE_LAYERS = 2  # 1 MiB: stays in the second-level caches
 ONLY_BF16 = ("bfloat16",)
 SHAPES = {
     "llama3-8b-16x1024": Shape(*LLAMA3, 16, 1024),

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/topology/topology.h"
 
 extern char** environ;
 
@@ -39,6 +40,8 @@ absl::StatusOr<std::unique_ptr<CpuWorkerHarness>> CpuWorkerHarness::Start(
   std::unique_ptr<CpuWorkerHarness> harness(new CpuWorkerHarness);
   CpuWorkerHarness* raw = harness.get();
   TANDEM_ASSIGN_OR_RETURN(raw->device_, exchange::DeviceSide::Create(geometry));
+  raw->device_->SetPolicy(cores_shared ? exchange::WaitPolicy::SharedCores()
+                                       : exchange::WaitPolicy::OwnCores());
   raw->socket_ = absl::StrCat("/tmp/tandem-bench-", getpid(), ".sock");
   TANDEM_RETURN_IF_ERROR(raw->Spawn(flags));
   gpu_worker::CpuAttentionLink::Callbacks callbacks;
@@ -81,6 +84,14 @@ absl::Status CpuWorkerHarness::Spawn(const std::vector<std::string>& flags) {
     return absl::ErrnoToStatus(error, absl::StrCat("starting ", words[0]));
   }
   return absl::OkStatus();
+}
+
+absl::Status CpuWorkerHarness::MoveToLastCpu() {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<topology::Topology> topology,
+                          topology::Topology::Load());
+  TANDEM_ASSIGN_OR_RETURN(const topology::Placement all,
+                          topology::ChoosePlacement(topology->snapshot(), {}));
+  return topology::PinThisThread(all.cpus.back());
 }
 
 absl::Status CpuWorkerHarness::WaitReady() {

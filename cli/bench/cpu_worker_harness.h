@@ -20,10 +20,14 @@ namespace tandem::cli {
 class CpuWorkerHarness {
  public:
   // Starts the program that lies beside this one, with `flags`, and waits until the whole pool is
-  // touched. `cores_shared`: the worker's waits yield at once.
+  // touched. `cores_shared`: both sides' waits leave the core at once.
   static absl::StatusOr<std::unique_ptr<CpuWorkerHarness>> Start(
       const exchange::Geometry& geometry, const std::vector<std::string>& flags, bool cores_shared);
   ~CpuWorkerHarness();
+
+  // The worker's threads are pinned to the first CPUs; where one is left the calling thread, which
+  // plays the device, stays there from now on, and so do threads that it starts.
+  static absl::Status MoveToLastCpu();
 
   exchange::DeviceSide& device() { return *device_; }
   // How often the worker's attention threads went to sleep so far, as the kernel counts it.

@@ -13,7 +13,6 @@
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/status_macros.h"
-#include "common/topology/topology.h"
 
 namespace tandem::cli {
 namespace {
@@ -61,15 +60,6 @@ exchange::Geometry TinyGeometry(const Flags& flags) {
   return geometry;
 }
 
-// The worker's threads are pinned to the first CPUs; where one is left this thread stays there.
-absl::Status MoveToLastCpu() {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<topology::Topology> topology,
-                          topology::Topology::Load());
-  TANDEM_ASSIGN_OR_RETURN(const topology::Placement all,
-                          topology::ChoosePlacement(topology->snapshot(), {}));
-  return topology::PinThisThread(all.cpus.back());
-}
-
 // What the device computes between two layers.
 void Compute(int64_t us) {
   const base::Clock& clock = base::SystemClock();
@@ -101,10 +91,8 @@ absl::StatusOr<Result> RoundTrips(const Flags& flags) {
       CpuWorkerHarness::Start(TinyGeometry(flags),
                               {"--cpu-attention-threads", std::to_string(flags.threads)},
                               flags.cores_shared));
-  TANDEM_RETURN_IF_ERROR(MoveToLastCpu());
+  TANDEM_RETURN_IF_ERROR(CpuWorkerHarness::MoveToLastCpu());
   exchange::DeviceSide& device = harness->device();
-  device.SetPolicy(flags.cores_shared ? exchange::WaitPolicy::SharedCores()
-                                      : exchange::WaitPolicy::OwnCores());
   std::vector<int32_t> table(device.header().geometry.num_blocks);
   std::iota(table.begin(), table.end(), 0);
   std::vector<exchange::SlotRow> rows;
@@ -171,7 +159,7 @@ int RunBenchExchange(const std::vector<std::string>& args) {
   spec.Int("head-dim", &flags.head_dim, 16, 256, "of each head; a multiple of 16");
   spec.Int("gap-us", &flags.gap_us, 0, 1'000'000,
            "time that the device computes before each layer");
-  spec.Bool("cores-shared", &flags.cores_shared, "both sides' waits park at once");
+  spec.Bool("cores-shared", &flags.cores_shared, "both sides' waits leave the core at once");
   spec.Bool("table", &flags.table, "a table instead of JSON");
   if (const std::optional<int> exit_status = spec.ParseMain(args)) {
     return *exit_status;
