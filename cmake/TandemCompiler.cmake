@@ -25,5 +25,7 @@ if(TANDEM_SANITIZE)
   add_compile_options(-fno-omit-frame-pointer -g1)
   if("undefined" IN_LIST sanitizers)
     add_compile_options(-fno-sanitize-recover=undefined)
+    # Checks at every access through a pointer, of what AddressSanitizer sees as well: a quarter of the compiler's time.
+    add_compile_options(-fno-sanitize=null,object-size,pointer-overflow)
   endif()
 endif()
