@@ -97,7 +97,8 @@ struct EngineSnapshot {
   int32_t waiting = 0, prefill = 0, gpu_decode = 0, cpu_decode = 0, moving = 0;
   int32_t gpu_blocks_free = 0, gpu_blocks_used = 0, gpu_blocks_cached = 0;
   int32_t cpu_blocks_free = 0, cpu_blocks_used = 0, cpu_blocks_cached = 0;
-  uint64_t steps[3] = {0, 0, 0};  // by StepMode
+  uint64_t steps[3] = {0, 0, 0};                 // by StepMode
+  uint64_t graph_steps = 0, graph_captures = 0;  // of them: run as CUDA graphs, and captured for it
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t decode_tokens_gpu = 0, decode_tokens_cpu = 0;
   uint64_t cpu_context_tokens = 0;  // that the CPU tier's decodes attended to

@@ -185,6 +185,8 @@ void EngineCore::Commit(const StepOutput& output, int64_t now_us) {
   blocks_.CommitStep();
   ++counters_.progress;
   ++counters_.steps[static_cast<int>(plan_.mode)];
+  counters_.graph_steps += output.is_graph ? 1 : 0;
+  counters_.graph_captures += output.is_captured ? 1 : 0;
   unexplained_aborts_ = 0;
   mode_ = plan_.mode;
   if (StepUsesCpu()) {

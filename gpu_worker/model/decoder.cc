@@ -35,7 +35,8 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Load(ops::OpContext* context,
   auto decoder =
       std::unique_ptr<Decoder>(new Decoder(context, RankShape(files.shape(), parallel.size)));
   decoder->parallel_ = parallel;
-  TANDEM_ASSIGN_OR_RETURN(decoder->weights_, LoadWeights(*context, files, parallel));
+  TANDEM_ASSIGN_OR_RETURN(decoder->weights_,
+                          LoadWeights(*context, files, parallel, limits.load_progress));
   TANDEM_ASSIGN_OR_RETURN(decoder->rope_,
                           RopeTable::Create(context->device(), files.shape().rope,
                                             files.shape().head_dim, limits.max_positions));
@@ -47,6 +48,7 @@ absl::Status Decoder::Allocate(const DecoderLimits& limits) {
   max_rows_ = limits.max_rows;
   // Both ranges of rows may be rounded up to a bucket, each by less than an eighth.
   const int64_t rows = limits.max_rows + limits.max_rows / 8 + 64;
+  row_capacity_ = rows;
   max_logit_rows_ = MaxLogitRows(shape_.vocab_size);
   const int64_t logit_rows = ops::LinearRows(max_logit_rows_);
   const int64_t compute = DTypeBytes(context_->compute_dtype());

@@ -18,6 +18,7 @@ namespace tandem::gpu_worker::model {
 struct DecoderLimits {
   int32_t max_rows = 0;       // of a step, all sub-batches together
   int32_t max_positions = 0;  // longest sequence
+  LoadProgress load_progress;
 };
 
 // Rows [first, first + count) of the activations. Two ranges in one step must start LinearRows
@@ -62,6 +63,7 @@ class Decoder {
   float* logits() const { return logits_->as<float>(); }        // [rows, vocab_size], on the device
   const float* hidden() const { return hidden_->as<float>(); }  // [rows, hidden_size] residual
   int32_t max_rows() const { return max_rows_; }
+  int64_t row_capacity() const { return row_capacity_; }  // of all ranges with their room
   int32_t max_logit_rows() const { return max_logit_rows_; }
   const ModelShape& shape() const { return shape_; }  // of several devices this one's: RankShape
   const Weights& weights() const { return weights_; }
@@ -89,6 +91,7 @@ class Decoder {
   std::unique_ptr<device::Buffer> logits_;       // [max_logit_rows, vocab_size] float32
   std::unique_ptr<device::Buffer> rank_logits_;  // this device's columns, of several devices
   int32_t max_rows_ = 0;
+  int64_t row_capacity_ = 0;
   int32_t max_logit_rows_ = 0;
 };
 

@@ -97,8 +97,13 @@ ops::RowReader Columns(const WeightView& view, int64_t first_column, int64_t wid
 
 class Loader {
  public:
-  Loader(ops::OpContext& context, const ModelFiles& files, const TensorParallel& parallel)
-      : context_(context), files_(files), shape_(files.shape()), parallel_(parallel) {}
+  Loader(ops::OpContext& context, const ModelFiles& files, const TensorParallel& parallel,
+         const LoadProgress& progress)
+      : context_(context),
+        files_(files),
+        shape_(files.shape()),
+        parallel_(parallel),
+        progress_(progress) {}
 
   absl::StatusOr<Weights> Load() {
     const absl::Status queued = QueueAll();
@@ -114,7 +119,7 @@ class Loader {
   absl::Status QueueAll() {
     for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
       TANDEM_RETURN_IF_ERROR(QueueLayer(layer));
-      LogProgress(layer + 1);
+      ReportProgress(layer + 1);
     }
     const Reader reader(files_, 0);
     TANDEM_RETURN_IF_ERROR(Norm(reader,
@@ -127,7 +132,10 @@ class Loader {
   }
 
   // Where queueing takes as long as reading (a device with memory of its own).
-  void LogProgress(int32_t layers) {
+  void ReportProgress(int32_t layers) {
+    if (progress_ != nullptr) {
+      progress_(static_cast<double>(layers) / shape_.num_layers);
+    }
     const int64_t now_us = base::SystemClock().NowUs();
     if (now_us - last_log_us_ > kLogEveryUs) {
       last_log_us_ = now_us;
@@ -247,6 +255,7 @@ class Loader {
   const ModelFiles& files_;
   const ModelShape& shape_;  // of the whole model
   const TensorParallel parallel_;
+  const LoadProgress& progress_;
   Weights weights_;
   int64_t last_log_us_ = base::SystemClock().NowUs();
 };
@@ -263,8 +272,8 @@ absl::StatusOr<DeviceVector> DeviceVector::Create(device::Device& device,
 }
 
 absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const ModelFiles& files,
-                                    const TensorParallel& parallel) {
-  return Loader(context, files, parallel).Load();
+                                    const TensorParallel& parallel, const LoadProgress& progress) {
+  return Loader(context, files, parallel, progress).Load();
 }
 
 }  // namespace tandem::gpu_worker::model

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,11 +48,16 @@ struct Weights {
   double flops_per_token = 0;                 // of the matrices, multiply and add counted
 };
 
+// Called with the share of the layers whose weights were read so far, 0 to 1; by the caller's
+// thread.
+using LoadProgress = std::function<void(double)>;
+
 // Returns when everything is packed and `files` is not needed any more. InvalidArgument names a
 // role that is missing or has the wrong shape; ResourceExhausted when memory lacks. One of several
 // devices loads its part of each matrix; the embedding it has whole (and apart from `output`, also
 // where they are tied).
 absl::StatusOr<Weights> LoadWeights(ops::OpContext& context, const model_files::ModelFiles& files,
-                                    const TensorParallel& parallel = {});
+                                    const TensorParallel& parallel = {},
+                                    const LoadProgress& progress = {});
 
 }  // namespace tandem::gpu_worker::model

@@ -1,5 +1,7 @@
 #include "gpu_worker/ops/attention.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "gpu_worker/ops/attention_cuda.h"
 #include "gpu_worker/ops/attention_host.h"
@@ -9,6 +11,9 @@
 
 namespace tandem::gpu_worker::ops {
 namespace {
+
+// Large enough that neither launches nor the copies' own latency count beside the link.
+constexpr uint64_t kSequenceCopyBytes = uint64_t{32} << 20;
 
 void CheckPool(const QkvRows& qkv, const PoolLayer& pool) {
   TANDEM_CHECK(pool.geometry != nullptr && pool.pool != nullptr && qkv.data != nullptr);
@@ -20,7 +25,7 @@ void CheckPool(const QkvRows& qkv, const PoolLayer& pool) {
 void CheckRuns(std::span<const RowRun> runs, const kv::PoolGeometry& geometry) {
   for (const RowRun& run : runs) {
     const int64_t tokens = int64_t{run.start_position} + run.num_rows;
-    TANDEM_CHECK(run.num_rows > 0 && run.start_position >= 0);
+    TANDEM_CHECK(run.num_rows >= 0 && run.start_position >= 0);
     TANDEM_CHECK(static_cast<int64_t>(run.block_table.size()) * geometry.block_tokens >= tokens);
   }
 }
@@ -82,6 +87,11 @@ void DecodeAttention(OpContext& context, const AttentionArgs& args, std::span<co
       [&context, args, runs] { return host::DecodeAttention(context, args, runs); });
 }
 
+absl::Status PrepareDecodes(OpContext& context, int32_t num_q_heads, int32_t head_dim) {
+  return cuda::IsCuda(context) ? cuda::PrepareDecodes(context, num_q_heads, head_dim)
+                               : absl::OkStatus();
+}
+
 void CopyKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args) {
   if (args.count > 0 && paced::IsPaced(context)) {
     paced::CopyKv(context, stream, args);
@@ -90,6 +100,27 @@ void CopyKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args) 
   } else if (args.count > 0) {
     stream.Launch([args] { return host::CopyKv(args); });
   }
+}
+
+void CopySequenceKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args) {
+  TANDEM_CHECK(args.from.layer == 0 && args.to.layer == 0 && args.first == 0);
+  if (args.count > 0 && cuda::IsCuda(context)) {
+    cuda::CopySequenceKv(context, stream, args);
+    return;
+  }
+  CopyKvArgs layer = args;
+  for (; layer.from.layer < args.from.geometry->num_layers; ++layer.from.layer, ++layer.to.layer) {
+    CopyKv(context, stream, layer);
+  }
+}
+
+absl::Status PrepareSequenceCopies(OpContext& context, const kv::PoolGeometry& host) {
+  return cuda::IsCuda(context) ? context.cuda().PrepareSequenceCopies(SequenceCopyBytes(host))
+                               : absl::OkStatus();
+}
+
+uint64_t SequenceCopyBytes(const kv::PoolGeometry& host) {
+  return 2 * std::max(kSequenceCopyBytes, uint64_t{host.block_bytes()});
 }
 
 }  // namespace tandem::gpu_worker::ops

@@ -30,7 +30,7 @@ struct QkvRows {
 };
 
 // Rows [first_row, first_row + num_rows) of one sequence: positions start_position and on, whose KV
-// lives in `block_table`.
+// lives in `block_table`. Runs without rows, which come last, change nothing.
 struct RowRun {
   int32_t first_row = 0;
   int32_t num_rows = 0;
@@ -56,6 +56,9 @@ void PrefillAttention(OpContext& context, const AttentionArgs& args, std::span<c
 
 // The same for runs of one row, split into segments over the device's threads.
 void DecodeAttention(OpContext& context, const AttentionArgs& args, std::span<const RowRun> runs);
+// Makes what DecodeAttention of such heads works with, so that it makes nothing itself: it may be
+// captured. Waits for the device.
+absl::Status PrepareDecodes(OpContext& context, int32_t num_q_heads, int32_t head_dim);
 
 // KV of tokens [first, first + count) of one sequence, one layer, from a pool to another.
 struct CopyKvArgs {
@@ -73,5 +76,15 @@ struct CopyKvArgs {
   bool to_host = false;
 };
 void CopyKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args);
+
+// The same of all layers (`layer` of both pools and `first` are 0): the move of a sequence. A
+// device with memory of its own packs whole blocks of the host's pool into a staging area, one for
+// each direction, so that block by block one copy goes over the link; unused tokens of the last
+// block go along. Where others have heads in those blocks, too, a kernel reads or writes the host's
+// memory.
+void CopySequenceKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args);
+// Makes those areas, of device memory, for such a pool of the host's or one with fewer heads.
+absl::Status PrepareSequenceCopies(OpContext& context, const kv::PoolGeometry& host);
+uint64_t SequenceCopyBytes(const kv::PoolGeometry& host);
 
 }  // namespace tandem::gpu_worker::ops

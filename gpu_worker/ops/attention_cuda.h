@@ -8,6 +8,8 @@ void StoreKv(OpContext& context, const QkvRows& qkv, std::span<const RowRun> run
              const PoolLayer& pool, DType kept_as);
 void PrefillAttention(OpContext& context, const AttentionArgs& args, std::span<const RowRun> runs);
 void DecodeAttention(OpContext& context, const AttentionArgs& args, std::span<const RowRun> runs);
+absl::Status PrepareDecodes(OpContext& context, int32_t num_q_heads, int32_t head_dim);
 void CopyKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args);
+void CopySequenceKv(OpContext& context, device::Stream& stream, const CopyKvArgs& args);
 
 }  // namespace tandem::gpu_worker::ops::cuda

@@ -54,12 +54,34 @@ absl::Status DriverLauncher::Launch(const char* kernel, const LaunchShape& shape
   return device_->LaunchKernel(launch, stream, params);
 }
 
+std::vector<RunParams> RunEntries(std::span<const RowRun> runs, std::vector<int32_t>& tables) {
+  std::vector<RunParams> entries;
+  int32_t rows = 0;
+  for (const RowRun& run : runs) {
+    entries.push_back({run.first_row, run.num_rows, run.start_position,
+                       static_cast<int32_t>(tables.size()), rows});
+    tables.insert(tables.end(), run.block_table.begin(), run.block_table.end());
+    rows += run.num_rows;
+  }
+  return entries;
+}
+
 void StepTables::Refresh(const device::CudaStream& stream) {
-  if (generation_ != stream.generation()) {
+  if (!is_pinned_ && generation_ != stream.generation()) {
     generation_ = stream.generation();
     ids_.clear();
     runs_.clear();
   }
+}
+
+void StepTables::Pin(std::span<const int32_t> ids, const int32_t* device) {
+  is_pinned_ = true;
+  ids_[ids.data()] = {{ids.begin(), ids.end()}, device};
+}
+
+void StepTables::Pin(std::span<const RowRun> runs, const RunsParams& params) {
+  is_pinned_ = true;
+  runs_[runs.data()] = {{runs.begin(), runs.end()}, params};
 }
 
 const int32_t* StepTables::Ids(device::CudaStream& stream, std::span<const int32_t> ids) {
@@ -85,13 +107,10 @@ RunsParams StepTables::Runs(device::CudaStream& stream, std::span<const RowRun> 
     return copy.params;
   }
   copy.runs.assign(runs.begin(), runs.end());
-  std::vector<RunParams> entries;
   std::vector<int32_t> tables;
+  std::vector<RunParams> entries = RunEntries(runs, tables);
   RunsParams params;
   for (const RowRun& run : runs) {
-    entries.push_back({run.first_row, run.num_rows, run.start_position,
-                       static_cast<int32_t>(tables.size()), params.total_rows});
-    tables.insert(tables.end(), run.block_table.begin(), run.block_table.end());
     params.total_rows += run.num_rows;
     params.max_rows = std::max(params.max_rows, run.num_rows);
     params.max_context = std::max(params.max_context, run.start_position + run.num_rows);
@@ -139,6 +158,17 @@ absl::StatusOr<std::unique_ptr<OpState>> OpState::Create(device::CudaDevice* dev
   return state;
 }
 
+absl::Status OpState::PrepareSequenceCopies(uint64_t bytes) {
+  TANDEM_ASSIGN_OR_RETURN(sequence_copies_,
+                          device_->Allocate(bytes, "the staging area of moved sequences"));
+  return absl::OkStatus();
+}
+
+std::span<std::byte> OpState::SequenceCopies(bool to_host) const {
+  const size_t half = sequence_copies_->bytes() / 2;
+  return {sequence_copies_->data() + (to_host ? 0 : half), half};
+}
+
 absl::StatusOr<std::span<float>> OpState::DecodeScratch(device::CudaStream& stream,
                                                         int64_t floats) {
   if (floats == 0) {
@@ -147,10 +177,9 @@ absl::StatusOr<std::span<float>> OpState::DecodeScratch(device::CudaStream& stre
   const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
   if (decode_scratch_ == nullptr || decode_scratch_->bytes() < bytes) {
     TANDEM_RETURN_IF_ERROR(stream.Synchronize(kSyncTimeoutUs));
-    // Twice what is needed, so that a growing batch seldom comes here.
     decode_scratch_.reset();
     TANDEM_ASSIGN_OR_RETURN(decode_scratch_,
-                            device_->Allocate(2 * bytes, "the scratch memory of decode attention"));
+                            device_->Allocate(bytes, "the scratch memory of decode attention"));
   }
   return std::span(decode_scratch_->as<float>(), static_cast<size_t>(floats));
 }

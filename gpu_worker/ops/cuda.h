@@ -42,12 +42,18 @@ class DriverLauncher : public KernelLauncher {
   DeviceTraits traits_;
 };
 
+// The runs as kernels read them; appends their block tables to `tables`.
+std::vector<RunParams> RunEntries(std::span<const RowRun> runs, std::vector<int32_t>& tables);
+
 // Tables of the running step on one stream, so that the operators of each layer share them.
 class StepTables {
  public:
   // Device copies; null or empty after an error, which is the stream's.
   const int32_t* Ids(device::CudaStream& stream, std::span<const int32_t> ids);
   RunsParams Runs(device::CudaStream& stream, std::span<const RowRun> runs);
+  // These stand at places of their own, for good: of graphs, whose tables are none of the above's.
+  void Pin(std::span<const int32_t> ids, const int32_t* device);
+  void Pin(std::span<const RowRun> runs, const RunsParams& params);
 
  private:
   struct IdsCopy {
@@ -60,6 +66,7 @@ class StepTables {
   };
   void Refresh(const device::CudaStream& stream);
 
+  bool is_pinned_ = false;
   uint64_t generation_ = 0;
   std::map<const void*, IdsCopy> ids_;
   std::map<const void*, RunsCopy> runs_;
@@ -93,12 +100,19 @@ class OpState {
   device::CudaDevice& device() { return *device_; }
   DriverLauncher& launcher() { return launcher_; }
   device::CudaMatmul& matmul() { return *matmul_; }
-  StepTables& tables(const device::Stream& stream) { return tables_[&stream]; }
+  StepTables& tables(const device::Stream& stream) {
+    return pinned_tables_ != nullptr ? *pinned_tables_ : tables_[&stream];
+  }
+  // Instead of every stream's own; null: no longer.
+  void UseTables(StepTables* pinned) { pinned_tables_ = pinned; }
   JoinWatch& joins() { return joins_; }
   WeightStaging& weight_staging() { return weight_staging_; }
   // Scratch of decode attention on the compute stream; grows while no work uses it. Null after an
   // error.
   absl::StatusOr<std::span<float>> DecodeScratch(device::CudaStream& stream, int64_t floats);
+  // Device memory through which sequences move between the tiers, half of it for each direction.
+  absl::Status PrepareSequenceCopies(uint64_t bytes);
+  std::span<std::byte> SequenceCopies(bool to_host) const;
 
  private:
   explicit OpState(device::CudaDevice* device) : device_(device), launcher_(device) {}
@@ -107,7 +121,9 @@ class OpState {
   DriverLauncher launcher_;
   std::unique_ptr<device::CudaMatmul> matmul_;
   std::map<const device::Stream*, StepTables> tables_;
+  StepTables* pinned_tables_ = nullptr;
   std::unique_ptr<device::Buffer> decode_scratch_;
+  std::unique_ptr<device::Buffer> sequence_copies_;
   JoinWatch joins_;
   WeightStaging weight_staging_;
 };

@@ -34,6 +34,13 @@ void JoinRows(OpContext& context, device::Stream& stream, const JoinRowsArgs& ar
   }
 }
 
+void WatchJoins(OpContext& context, device::Stream& stream, const JoinRowsArgs& args) {
+  // Other devices' joins wait on a thread of the host, which sees for itself.
+  if (cuda::IsCuda(context)) {
+    cuda::WatchJoins(context, stream, args);
+  }
+}
+
 int64_t QueryWidth(const exchange::DeviceSide& exchange) {
   const exchange::Geometry& geometry = exchange.header().geometry;
   return int64_t{geometry.num_q_heads} * geometry.head_dim;

@@ -46,6 +46,11 @@ struct JoinRowsArgs {
 };
 void JoinRows(OpContext& context, device::Stream& stream, const JoinRowsArgs& args);
 
+// Once per step, slot and exchange, after its BeginStep and whether or not the joins are queued one
+// by one: makes sure that they end, and that a lost or late worker is `stream`'s error. `args`: of
+// the last layer.
+void WatchJoins(OpContext& context, device::Stream& stream, const JoinRowsArgs& args);
+
 // Elements of a Q or O row, and of a K or V row, that an exchange holds, or a window of it.
 int64_t QueryWidth(const exchange::DeviceSide& exchange);
 int64_t KvWidth(const exchange::DeviceSide& exchange);

@@ -63,8 +63,6 @@ void SendRows(OpContext& context, device::Stream& stream, const SendRowsArgs& ar
 
 void JoinRows(OpContext& context, device::Stream& stream, const JoinRowsArgs& args) {
   device::CudaStream& cuda_stream = AsCuda(stream);
-  JoinWatch& watch = context.cuda().joins();
-  watch.Begin(args.exchange, args.timeout_us);
   Await(context, cuda_stream, DoneWord(*args.exchange, args.slot),
         static_cast<uint32_t>(args.layer) + 1);
   const exchange::Geometry& geometry = args.exchange->header().geometry;
@@ -81,7 +79,12 @@ void JoinRows(OpContext& context, device::Stream& stream, const JoinRowsArgs& ar
   params.first_column = static_cast<int32_t>(args.first_column);
   cuda_stream.Fail(cuda::JoinRows(context.cuda().launcher(), cuda_stream.handle(),
                                   ElementTypeOf(context.compute_dtype()), params));
-  cuda_stream.CheckAfterwards([&watch, args] { return CheckJoined(watch, args); });
+}
+
+void WatchJoins(OpContext& context, device::Stream& stream, const JoinRowsArgs& args) {
+  JoinWatch& watch = context.cuda().joins();
+  watch.Begin(args.exchange, args.timeout_us);
+  AsCuda(stream).CheckAfterwards([&watch, args] { return CheckJoined(watch, args); });
 }
 
 }  // namespace tandem::gpu_worker::ops::cuda

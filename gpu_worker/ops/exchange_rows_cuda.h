@@ -8,5 +8,6 @@ namespace tandem::gpu_worker::ops::cuda {
 // of the stream.
 void SendRows(OpContext& context, device::Stream& stream, const SendRowsArgs& args);
 void JoinRows(OpContext& context, device::Stream& stream, const JoinRowsArgs& args);
+void WatchJoins(OpContext& context, device::Stream& stream, const JoinRowsArgs& args);
 
 }  // namespace tandem::gpu_worker::ops::cuda

@@ -41,6 +41,9 @@ absl::Status OpenStreams(const PipelineOptions& options, PipelineParts& parts) {
     parts.transfer = parts.device->CreateTransferStream();
     parts.mover = parts.device->CreateTransferStream();
     parts.swapper = parts.device->CreateTransferStream();
+    if (parts.device->kind() == device::DeviceKind::kCuda) {
+      parts.loader = parts.device->CreateTransferStream();
+    }
   }
   TANDEM_ASSIGN_OR_RETURN(
       parts.context,
@@ -58,6 +61,9 @@ absl::Status Load(const PipelineOptions& options, const model_files::ModelFiles&
   PoolMemory memory = MemoryBeside(*parts.device);
   TANDEM_RETURN_IF_ERROR(ComputePoolSizes(options, files.shape(), memory).status());
   model::DecoderLimits limits;
+  if (parts.rank == 0) {
+    limits.load_progress = options.load_progress;
+  }
   limits.max_rows = options.max_num_batched_tokens;
   limits.max_positions =
       options.max_model_len > 0 ? options.max_model_len : files.shape().max_position;
@@ -65,7 +71,7 @@ absl::Status Load(const PipelineOptions& options, const model_files::ModelFiles&
     const MemoryPlan plan = PlanMemory(options, files.shape(), limits.max_positions);
     LogMemoryPlan(plan, memory.device, options.gpu_memory_utilization, parts.rank);
     TANDEM_RETURN_IF_ERROR(CheckMemoryPlan(plan, memory.device, options.gpu_memory_utilization));
-    memory.reserved_bytes = plan.staging_bytes + plan.workspace_bytes;
+    memory.reserved_bytes = plan.staging_bytes + plan.workspace_bytes + plan.graphs_bytes;
   }
   TANDEM_ASSIGN_OR_RETURN(parts.decoder, model::Decoder::Load(parts.context.get(), files, limits,
                                                               {parts.rank, parts.num_ranks}));
@@ -82,6 +88,13 @@ absl::Status Load(const PipelineOptions& options, const model_files::ModelFiles&
   return absl::OkStatus();
 }
 
+// What a sequence's move takes at most of a CPU attention worker's blocks: this device's heads.
+kv::PoolGeometry MovedBlocks(const PoolSizes& sizes) {
+  kv::PoolGeometry moved = sizes.cpu;
+  moved.num_kv_heads = sizes.gpu.num_kv_heads;
+  return moved;
+}
+
 absl::Status AllocatePools(PipelineParts& parts) {
   TANDEM_ASSIGN_OR_RETURN(parts.gpu_pool,
                           parts.device->Allocate(static_cast<size_t>(parts.sizes.num_gpu_blocks) *
@@ -90,6 +103,7 @@ absl::Status AllocatePools(PipelineParts& parts) {
   if (parts.sizes.num_cpu_blocks == 0) {
     return absl::OkStatus();
   }
+  TANDEM_RETURN_IF_ERROR(ops::PrepareSequenceCopies(*parts.context, MovedBlocks(parts.sizes)));
   parts.staging_geometry = parts.sizes.gpu;
   parts.staging_geometry.num_layers = 1;
   parts.staging_table.resize(static_cast<size_t>(parts.sizes.staging_blocks));
@@ -98,6 +112,22 @@ absl::Status AllocatePools(PipelineParts& parts) {
       parts.staging,
       parts.device->Allocate(parts.staging_table.size() * parts.staging_geometry.block_bytes(),
                              "the staging area of CPU prefills"));
+  return absl::OkStatus();
+}
+
+// Several devices' reductions are not captured: their steps are launched stage by stage.
+absl::Status PrepareGraphs(const PipelineOptions& options, PipelineParts& parts) {
+  if (options.enforce_eager || parts.num_ranks > 1 || parts.transfer == nullptr) {
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ops::StepCapture> capture,
+                          ops::CreateStepCapture(parts.context.get(), {parts.transfer.get()},
+                                                 GraphLimits(options, parts.sizes.max_model_len)));
+  if (capture != nullptr) {
+    const ModelShape& shape = parts.decoder->shape();
+    TANDEM_RETURN_IF_ERROR(ops::PrepareDecodes(*parts.context, shape.num_q_heads, shape.head_dim));
+    parts.graphs = std::make_unique<StepGraphs>(std::move(capture), parts.decoder->row_capacity());
+  }
   return absl::OkStatus();
 }
 
@@ -171,6 +201,7 @@ absl::StatusOr<PipelineRanks> MakePipelineRanks(const PipelineOptions& options,
   AgreeOnBlocks(ranks);
   for (PipelineParts& parts : ranks.parts) {
     TANDEM_RETURN_IF_ERROR(AllocatePools(parts));
+    TANDEM_RETURN_IF_ERROR(PrepareGraphs(options, parts));
     if (ranks.group != nullptr) {
       parts.decoder->SetCommunicator(&ranks.group->communicator(parts.rank));
     }

@@ -6,14 +6,20 @@
 #include "common/base/log.h"
 #include "gpu_worker/model/decoder.h"
 #include "gpu_worker/model/tensor_parallel.h"
+#include "gpu_worker/ops/attention.h"
 #include "gpu_worker/ops/linear.h"
 #include "gpu_worker/ops/token_chooser.h"
+#include "gpu_worker/pipeline/step_graphs.h"
 
 namespace tandem::gpu_worker {
 namespace {
 
 // Of matrix products, and of decode attention where its context is split.
-constexpr uint64_t kWorkspaceBytes = uint64_t{64} << 20;
+constexpr uint64_t kWorkspaceBytes = uint64_t{80} << 20;
+// Of a captured graph for each layer: some 20 nodes, a KiB of the driver's each. Not measured.
+constexpr uint64_t kGraphLayerBytes = uint64_t{20} << 10;
+// Of block tables in a captured step; steps with more are launched stage by stage.
+constexpr int64_t kMaxGraphTableEntries = int64_t{1} << 20;
 
 uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 
@@ -45,10 +51,24 @@ MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& whole,
                ops::LinearRows(logit_rows) * (hidden * element + logit_columns * 4)) +
       ops::TokenChooserBytes(logit_rows, shape.vocab_size);
   if (options.cpu_kv_bytes > 0) {
-    plan.staging_bytes = Unsigned(int64_t{max_positions} * 2 * shape.kv_size() * element);
+    const kv::PoolGeometry cpu{options.cpu_kv_dtype, shape.num_layers, shape.num_kv_heads,
+                               shape.head_dim, kv::kCpuBlockTokens};
+    plan.staging_bytes = Unsigned(int64_t{max_positions} * 2 * shape.kv_size() * element) +
+                         ops::SequenceCopyBytes(cpu);
   }
   plan.workspace_bytes = kWorkspaceBytes;
+  if (!options.enforce_eager && devices == 1) {
+    plan.graphs_bytes = StepGraphs::kMaxGraphs * Unsigned(shape.num_layers) * kGraphLayerBytes +
+                        ops::StepCaptureBytes(GraphLimits(options, max_positions));
+  }
   return plan;
+}
+
+ops::StepCaptureLimits GraphLimits(const PipelineOptions& options, int32_t max_positions) {
+  const int64_t table = (max_positions + options.block_tokens - 1) / options.block_tokens;
+  return {StepGraphs::kMaxRows,
+          std::min(kMaxGraphTableEntries,
+                   table * std::min(options.max_num_seqs, StepGraphs::kMaxRows))};
 }
 
 uint64_t PlannedPoolBytes(const MemoryPlan& plan, const device::MemoryInfo& memory,
@@ -66,8 +86,9 @@ absl::Status CheckMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& m
   return absl::ResourceExhaustedError(
       absl::StrCat("the device has no memory for a KV pool: weights take ", plan.weights_bytes,
                    " bytes, activations ", plan.activations_bytes, ", staging ", plan.staging_bytes,
-                   ", workspace ", plan.workspace_bytes, "; of ", memory.total_bytes, " bytes ",
-                   memory.free_bytes, " are free and --gpu-memory-utilization ", utilization,
+                   ", workspace ", plan.workspace_bytes, ", graphs ", plan.graphs_bytes, "; of ",
+                   memory.total_bytes, " bytes ", memory.free_bytes,
+                   " are free and --gpu-memory-utilization ", utilization,
                    " may be used; lower --max-num-batched-tokens or --max-model-len, raise "
                    "--gpu-memory-utilization, take a smaller --dtype or model, or a larger GPU"));
 }
@@ -80,6 +101,7 @@ void LogMemoryPlan(const MemoryPlan& plan, const device::MemoryInfo& memory, dou
                  {"activations_bytes", plan.activations_bytes},
                  {"staging_bytes", plan.staging_bytes},
                  {"workspace_bytes", plan.workspace_bytes},
+                 {"graphs_bytes", plan.graphs_bytes},
                  {"kv_pool_bytes", PlannedPoolBytes(plan, memory, utilization)},
                  {"total_bytes", memory.total_bytes},
                  {"free_bytes", memory.free_bytes}});

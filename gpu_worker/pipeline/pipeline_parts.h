@@ -11,6 +11,7 @@
 #include "gpu_worker/ops/token_chooser.h"
 #include "gpu_worker/pipeline/cpu_tier.h"
 #include "gpu_worker/pipeline/pool_sizes.h"
+#include "gpu_worker/pipeline/step_graphs.h"
 
 namespace tandem::gpu_worker {
 
@@ -27,9 +28,11 @@ struct PipelineParts {
   int32_t num_ranks = 1;
   std::unique_ptr<device::Device> device;
   std::unique_ptr<device::Stream> compute;
-  std::unique_ptr<device::Stream> transfer;  // null: transfers take their turn on `compute`
-  std::unique_ptr<device::Stream> mover;     // null: so does what moves out of the staging area
-  std::unique_ptr<device::Stream> swapper;   // null: so do moves between the pools
+  // Null: their work takes its turn on `compute`; all or none.
+  std::unique_ptr<device::Stream> transfer;  // rows of the CPU tier, which somebody waits for
+  std::unique_ptr<device::Stream> mover;     // what moves out of the staging area
+  std::unique_ptr<device::Stream> swapper;   // sequences that move to the CPU pool
+  std::unique_ptr<device::Stream> loader;    // and back
   std::unique_ptr<ops::OpContext> context;
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<ops::TokenChooser> chooser;  // null: logits are the host's, which chooses
@@ -40,6 +43,7 @@ struct PipelineParts {
   std::vector<int32_t> staging_table;              // all of it
   std::shared_ptr<CpuTier> cpu_tier;               // of all devices; null: there is none
   std::vector<RegionRegistrations> registrations;  // of its regions, by the first device for all
+  std::unique_ptr<StepGraphs> graphs;              // null: every step is launched stage by stage
   int64_t cpu_wait_timeout_us = 0;
   float attention_scale = 1.0f;
 

@@ -112,10 +112,17 @@ class StreamPipelineRunner : public PipelineRunner {
 
   absl::StatusOr<StepOutput> Run(const StepInput& input) override {
     const int64_t start_us = base::SystemClock().NowUs();
-    TANDEM_ASSIGN_OR_RETURN(const StepLayout layout, BuildStepLayout(input, LayoutLimitsNow()));
+    TANDEM_ASSIGN_OR_RETURN(StepLayout layout, BuildStepLayout(input, LayoutLimitsNow()));
     TANDEM_RETURN_IF_ERROR(CheckCpuTier(input, layout));
     for (const PipelineParts& parts : ranks_.parts) {
       TANDEM_RETURN_IF_ERROR(parts.decoder->PreparePositions(layout.max_position));
+    }
+    std::optional<GraphShape> shape;
+    if (parts_.graphs != nullptr) {
+      shape = parts_.graphs->ShapeOf(layout);
+    }
+    if (shape.has_value()) {
+      FillUp(*shape, &layout);
     }
     TierStep tier_step(parts_.cpu_tier.get(), input.epoch, layout, parts_.attention_scale,
                        parts_.cpu_wait_timeout_us);
@@ -123,7 +130,7 @@ class StreamPipelineRunner : public PipelineRunner {
     const absl::Status ran = team_->Run([&](int32_t rank) {
       const auto index = static_cast<size_t>(rank);
       runners[index] =
-          std::make_unique<StageRunner>(ranks_.parts[index], input, layout, &tier_step);
+          std::make_unique<StageRunner>(ranks_.parts[index], input, layout, &tier_step, shape);
       return RunRank(ranks_.parts[index], *runners[index]);
     });
     if (!ran.ok()) {
@@ -133,6 +140,8 @@ class StreamPipelineRunner : public PipelineRunner {
       parts_.cpu_tier->EndStep();
     }
     StepOutput output = runners[0]->TakeOutput();
+    output.is_graph = runners[0]->is_graph();
+    output.is_captured = runners[0]->is_captured();
     output.timings.total_us = static_cast<double>(base::SystemClock().NowUs() - start_us);
     if (tracer_ != nullptr) {
       Trace(input, layout, runners[0]->Spans(), start_us);
@@ -147,8 +156,10 @@ class StreamPipelineRunner : public PipelineRunner {
     step.epoch = input.epoch;
     step.mode = StepModeName(input.mode);
     for (int x = 0; x < 2; ++x) {
-      step.rows[x] = layout.sub_batch[x].rows.count;
-      step.cpu_rows[x] = static_cast<int64_t>(layout.sub_batch[x].cpu_rows.size());
+      for (const SequenceWork& work : input.sub_batch[x]) {
+        step.rows[x] += static_cast<int64_t>(work.tokens.size());
+      }
+      step.cpu_rows[x] = static_cast<int64_t>(layout.sub_batch[x].cpu_slot.size());
     }
     step.begin_us = static_cast<double>(start_us);
     step.end_us = static_cast<double>(base::SystemClock().NowUs());
@@ -211,8 +222,8 @@ class StreamPipelineRunner : public PipelineRunner {
     const int64_t deadline_us = base::SystemClock().NowUs() + collective_timeout_us_;
     AbortGroupOnFault(deadline_us);
     absl::Status status;
-    for (device::Stream* stream :
-         {parts.compute.get(), parts.transfer.get(), parts.mover.get(), parts.swapper.get()}) {
+    for (device::Stream* stream : {parts.compute.get(), parts.transfer.get(), parts.mover.get(),
+                                   parts.swapper.get(), parts.loader.get()}) {
       if (stream != nullptr) {
         status.Update(SynchronizeStream(*stream, deadline_us));
       }

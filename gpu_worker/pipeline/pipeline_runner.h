@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,8 +29,10 @@ struct PipelineOptions {
   // Transfers on a stream of their own also where the device has no copy engine: slower there, but
   // the order that devices with one run in.
   bool separate_transfer_stream = false;
-  std::string trace_steps;                  // file for the timelines of steps; empty: none
-  int64_t cpu_wait_timeout_us = 5'000'000;  // per layer, before the CPU worker counts as hung
+  bool enforce_eager = false;                 // no step is captured in a graph
+  std::string trace_steps;                    // file for the timelines of steps; empty: none
+  std::function<void(double)> load_progress;  // as of model::LoadProgress
+  int64_t cpu_wait_timeout_us = 5'000'000;    // per layer, before the CPU worker counts as hung
   // Of a step of several GPUs once it is queued; then they count as lost.
   int64_t collective_timeout_us = 60'000'000;
 };

@@ -12,12 +12,14 @@
 namespace tandem::gpu_worker {
 
 StageRunner::StageRunner(const PipelineParts& parts, const StepInput& input,
-                         const StepLayout& layout, TierStep* tier_step)
+                         const StepLayout& layout, TierStep* tier_step,
+                         const std::optional<GraphShape>& shape)
     : parts_(parts),
       input_(input),
       layout_(layout),
       tier_step_(tier_step),
       stages_(BuildStageProgram(layout.program)),
+      shape_(shape),
       times_(stages_.size()),
       begins_after_(stages_.size(), -1),
       events_(stages_.size()) {
@@ -38,30 +40,49 @@ StageRunner::StageRunner(const PipelineParts& parts, const StepInput& input,
 }
 
 device::Stream& StageRunner::StreamOf(StageResource resource) const {
-  if (resource == StageResource::kTransfer && parts_.transfer != nullptr) {
-    return *parts_.transfer;
+  device::Stream* own = nullptr;
+  switch (resource) {
+    case StageResource::kCompute:
+      break;
+    case StageResource::kTransfer:
+      own = parts_.transfer.get();
+      break;
+    case StageResource::kMover:
+      own = parts_.mover.get();
+      break;
+    case StageResource::kSwapper:
+      own = parts_.swapper.get();
+      break;
   }
-  if (resource == StageResource::kMover && parts_.mover != nullptr) {
-    return *parts_.mover;
-  }
-  return resource == StageResource::kSwapper && parts_.swapper != nullptr ? *parts_.swapper
-                                                                          : *parts_.compute;
+  return own != nullptr ? *own : *parts_.compute;
 }
 
 absl::Status StageRunner::Launch() {
-  for (const Stage& stage : stages_) {
-    for (const int32_t earlier : stage.depends_on) {
+  if (!shape_.has_value()) {
+    return LaunchStages(0, stages_.size());
+  }
+  const size_t first = stages_.front().kind == StageKind::kCopies ? 1 : 0;
+  const size_t last = stages_.size() - 1;  // sampling, of what each request wants
+  TANDEM_RETURN_IF_ERROR(LaunchStages(0, first));
+  TANDEM_RETURN_IF_ERROR(LaunchGraph(first, last));
+  return LaunchStages(last, stages_.size());
+}
+
+absl::Status StageRunner::LaunchStages(size_t first, size_t last) {
+  range_begin_ = first;
+  for (size_t i = first; i < last; ++i) {
+    for (const int32_t earlier : stages_[i].depends_on) {
       const auto index = static_cast<size_t>(earlier);
-      if (&StreamOf(stages_[index].resource) != &StreamOf(stage.resource)) {
+      if (index >= first && &StreamOf(stages_[index].resource) != &StreamOf(stages_[i].resource)) {
         events_[index] = parts_.device->CreateEvent();
       }
     }
   }
-  for (size_t i = 0; i < stages_.size(); ++i) {
+  for (size_t i = first; i < last; ++i) {
     device::Stream& stream = StreamOf(stages_[i].resource);
     StampBegin(i, stream, WaitForOthers(stages_[i], stream));
     TANDEM_RETURN_IF_ERROR(LaunchStage(i, stream));
-    stream.Stamp(&times_[i].end_us);
+    stream.Stamp(&StampsOf(i).end_us);
     if (events_[i] != nullptr) {
       stream.Record(*events_[i]);
     }
@@ -73,7 +94,7 @@ bool StageRunner::WaitForOthers(const Stage& stage, device::Stream& stream) {
   bool waits = false;
   for (const int32_t earlier : stage.depends_on) {
     const auto index = static_cast<size_t>(earlier);
-    if (&StreamOf(stages_[index].resource) != &stream) {
+    if (index >= range_begin_ && &StreamOf(stages_[index].resource) != &stream) {
       stream.WaitFor(*events_[index]);
       waits = true;
     }
@@ -81,11 +102,15 @@ bool StageRunner::WaitForOthers(const Stage& stage, device::Stream& stream) {
   return waits;
 }
 
+StageTimes& StageRunner::StampsOf(size_t stage) {
+  return recorded_ != nullptr ? recorded_->times[stage - graph_begin_] : times_[stage];
+}
+
 // Without a wait a stage begins where the one before it on the stream ended: half of the stamps.
 void StageRunner::StampBegin(size_t stage, device::Stream& stream, bool waits) {
   int32_t& before = newest_on_[&stream];  // 1 + its index
   if (waits || before == 0) {
-    stream.Stamp(&times_[stage].begin_us);
+    stream.Stamp(&StampsOf(stage).begin_us);
   } else {
     begins_after_[stage] = before - 1;
   }
@@ -132,17 +157,23 @@ absl::Status StageRunner::LaunchStage(size_t index, device::Stream& stream) {
   return absl::OkStatus();
 }
 
+// Both directions at once, where they have a stream each.
 void StageRunner::LaunchCopies(device::Stream& stream) {
+  device::Stream& loader = parts_.loader != nullptr ? *parts_.loader : stream;
   // OpenMP belongs to the compute stream's thread alone.
   const bool team = &stream == parts_.compute.get();
   for (const PoolCopy& copy : input_.copies) {
-    for (int32_t layer = 0; layer < parts_.sizes.gpu.num_layers; ++layer) {
-      TierCopy args{parts_.GpuLayer(layer), copy.gpu_blocks, layer, copy.cpu_blocks};
-      args.count = copy.num_tokens;
-      args.use_team = team;
-      args.to_cpu = copy.to_cpu;
-      CopyBetweenTiers(args, stream);
-    }
+    TierCopy args{parts_.GpuLayer(0), copy.gpu_blocks, 0, copy.cpu_blocks};
+    args.count = copy.num_tokens;
+    args.use_team = team;
+    args.to_cpu = copy.to_cpu;
+    args.all_layers = true;
+    CopyBetweenTiers(args, copy.to_cpu ? stream : loader);
+  }
+  if (&loader != &stream) {
+    loaded_ = parts_.device->CreateEvent();
+    loader.Record(*loaded_);
+    stream.WaitFor(*loaded_);
   }
 }
 
@@ -168,7 +199,11 @@ void StageRunner::CopyBetweenTiers(const TierCopy& copy, device::Stream& stream)
     args.first = copy.first;
     args.count = copy.count;
     args.use_team = copy.use_team;
-    ops::CopyKv(*parts_.context, stream, args);
+    if (copy.all_layers) {
+      ops::CopySequenceKv(*parts_.context, stream, args);
+    } else {
+      ops::CopyKv(*parts_.context, stream, args);
+    }
   }
 }
 
@@ -191,7 +226,7 @@ void StageRunner::LaunchAttend(size_t index, device::Stream& stream) {
     }
   }
   if (!rows.decode.empty()) {
-    stream.Stamp(&times_[index].split_us);
+    stream.Stamp(&StampsOf(index).split_us);
     ops::DecodeAttention(*parts_.context, args, rows.decode);
   }
 }
@@ -228,7 +263,7 @@ void StageRunner::LaunchMoveOut(const CpuPrefill& prefill, int32_t layer, device
 
 absl::Status StageRunner::LaunchSend(const Stage& stage, device::Stream& stream) {
   // Embedding and the first layer's pre run while the worker takes the step.
-  TANDEM_RETURN_IF_ERROR(tier_step_->Begin());
+  TANDEM_RETURN_IF_ERROR(BeginCpuStep());
   ops::SendRowsArgs args;
   args.qkv = parts_.decoder->qkv();
   args.row_ids = layout_.sub_batch[stage.sub_batch].cpu_rows;
@@ -250,6 +285,27 @@ ops::ExchangeWindow StageRunner::ExchangeWindowOf(const HeadWindow& window) cons
   return parts_.num_ranks == 1
              ? ops::ExchangeWindow()
              : ops::ExchangeWindow{window.shard_head, window.num_heads, window.poster};
+}
+
+absl::Status StageRunner::BeginCpuStep() {
+  TANDEM_RETURN_IF_ERROR(tier_step_->Begin());
+  if (watches_joins_) {
+    return absl::OkStatus();
+  }
+  watches_joins_ = true;
+  for (const CpuShard& shard : parts_.cpu_tier->shards()) {
+    for (int x = 0; x < exchange::kNumSlots; ++x) {
+      if (layout_.program.has_cpu_rows[x] && parts_.WindowOf(shard).num_heads > 0) {
+        ops::JoinRowsArgs args;
+        args.exchange = shard.exchange.get();
+        args.slot = x;
+        args.layer = layout_.program.num_layers - 1;
+        args.timeout_us = parts_.cpu_wait_timeout_us;
+        ops::WatchJoins(*parts_.context, StreamOf(StageResource::kTransfer), args);
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 void StageRunner::LaunchJoin(const Stage& stage, device::Stream& stream) {
@@ -384,6 +440,10 @@ void StageRunner::PseudoSampleRows(size_t first, size_t count) {
 }
 
 StepOutput StageRunner::TakeOutput() {
+  if (graph_ != nullptr) {
+    std::copy(graph_->times.begin(), graph_->times.end(),
+              times_.begin() + static_cast<ptrdiff_t>(graph_begin_));
+  }
   for (size_t i = 0; i < stages_.size(); ++i) {
     StageTimes& time = times_[i];
     if (begins_after_[i] >= 0) {

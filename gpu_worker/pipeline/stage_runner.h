@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "gpu_worker/ops/exchange_rows.h"
+#include "gpu_worker/pipeline/graph_shape.h"
 #include "gpu_worker/pipeline/pipeline_parts.h"
 #include "gpu_worker/pipeline/stage_program.h"
 #include "gpu_worker/pipeline/stage_times.h"
@@ -19,13 +21,17 @@ namespace tandem::gpu_worker {
 // One step on one device's streams. All references live until the streams are idle again.
 class StageRunner {
  public:
-  // `tier_step` is that of all devices.
+  // `tier_step` is that of all devices. `shape`: of a layout that was filled up, whose step may run
+  // as a graph.
   StageRunner(const PipelineParts& parts, const StepInput& input, const StepLayout& layout,
-              TierStep* tier_step);
+              TierStep* tier_step, const std::optional<GraphShape>& shape = std::nullopt);
 
   // Queues the whole step and returns while it runs. An error (of the exchange's BeginStep) means
   // that only a part was queued.
   absl::Status Launch();
+  // Whether the step runs as a graph, and whether that was captured for it.
+  bool is_graph() const { return graph_ != nullptr; }
+  bool is_captured() const { return is_captured_; }
   // What the step gave, of the first device; the streams must be idle.
   StepOutput TakeOutput();
   // The step's timeline, the CPU worker's part included. After TakeOutput and before the next step.
@@ -33,9 +39,18 @@ class StageRunner {
 
  private:
   device::Stream& StreamOf(StageResource resource) const;
+  // Stages [first, last), one by one. Earlier ones are behind what they depend on.
+  absl::Status LaunchStages(size_t first, size_t last);
+  // The same stages as a graph, captured where there is none yet.
+  absl::Status LaunchGraph(size_t first, size_t last);
+  absl::StatusOr<StepGraph> Capture(size_t first, size_t last);
+  // Once per step: tells the CPU workers of it and watches over this device's joins.
+  absl::Status BeginCpuStep();
   // Whether there was another stream's stage to wait for.
   bool WaitForOthers(const Stage& stage, device::Stream& stream);
   void StampBegin(size_t stage, device::Stream& stream, bool waits);
+  // Where a stage's stamps go: of this step, or of the graph that is being captured.
+  StageTimes& StampsOf(size_t stage);
   absl::Status LaunchStage(size_t index, device::Stream& stream);
   // One layer of one sequence's KV between blocks of a device pool and CPU blocks.
   struct TierCopy {
@@ -47,6 +62,7 @@ class StageRunner {
     int64_t first = 0;
     int64_t count = 0;
     bool use_team = true;
+    bool all_layers = false;  // from layer 0 on
   };
 
   void LaunchCopies(device::Stream& stream);
@@ -70,10 +86,18 @@ class StageRunner {
   TierStep* const tier_step_;
   std::vector<int32_t> logit_row_ids_;
   const std::vector<Stage> stages_;
+  const std::optional<GraphShape> shape_;
   std::vector<StageTimes> times_;                       // by stage, like the following
   std::vector<int32_t> begins_after_;                   // >= 0: at the end of that stage
   std::vector<std::unique_ptr<device::Event>> events_;  // where another stream waits
   absl::flat_hash_map<const device::Stream*, int32_t> newest_on_;
+  size_t range_begin_ = 0;  // of the stages that are being launched
+  StepGraph* graph_ = nullptr;
+  size_t graph_begin_ = 0;                 // the graph's first stage
+  StepGraph* recorded_ = nullptr;          // the graph that is being captured
+  std::unique_ptr<device::Event> loaded_;  // the moves to the device pool are done
+  bool is_captured_ = false;
+  bool watches_joins_ = false;
   StepOutput output_;
 };
 

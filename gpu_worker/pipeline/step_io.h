@@ -94,8 +94,8 @@ struct SequenceWork {
                     // of a prompt has none: the span is one shorter)
 };
 
-// KV of tokens [0, num_tokens) of a sequence copied between the pools, in order, beside the step: a
-// sequence that moves has no rows in it.
+// KV of tokens [0, num_tokens) of a sequence copied between the pools, beside the step and the
+// step's other copies: a sequence that moves does so once, and has no rows in it.
 struct PoolCopy {
   bool to_cpu = false;
   std::span<const int32_t> gpu_blocks;
@@ -134,6 +134,8 @@ struct StepOutput {
   std::vector<SequenceOutput>
       sequences;  // those that sampled or have prompt logprobs; sub-batch A's, then B's
   StepTimings timings;
+  bool is_graph = false;     // its layers ran as a graph
+  bool is_captured = false;  // which was captured in this step
 };
 
 // Sizes that the engine plans with.

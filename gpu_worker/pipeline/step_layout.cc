@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/ops/linear.h"
@@ -42,8 +43,12 @@ class LayoutBuilder {
       : input_(input), limits_(limits) {}
 
   absl::StatusOr<StepLayout> Build() {
+    absl::flat_hash_set<const int32_t*> moving;
     for (const PoolCopy& copy : input_.copies) {
       TANDEM_RETURN_IF_ERROR(CheckCopy(copy));
+      if (!copy.cpu_blocks.empty() && !moving.insert(copy.cpu_blocks.data()).second) {
+        return absl::InternalError("a sequence moves twice in one step");
+      }
     }
     int32_t first_row = 0;
     int64_t total = 0;

@@ -189,6 +189,7 @@ absl::Status Worker::Load(const WorkerFlags& flags) {
   if (flags.device == "auto" && options_.pipeline.device == "host") {
     base::LogInfo("no GPU is used", {{"reason", std::string(device::CudaIsAvailable().message())}});
   }
+  options_.pipeline.load_progress = [this](double share) { metrics_.SetLoaded(share); };
   absl::StatusOr<std::unique_ptr<PipelineRunner>> runner =
       PipelineRunner::Create(options_.pipeline, *model);
   GrammarOptions grammars;

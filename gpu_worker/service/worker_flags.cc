@@ -56,6 +56,8 @@ void DeclareEngineFlags(base::ConfigSpec& spec, WorkerFlags& flags) {
               "tokens of a device KV block");
   spec.Choice("load-format", &flags.load_format, {"auto", "dummy"},
               "dummy: random weights from the model's shapes alone");
+  spec.Bool("enforce-eager", &flags.enforce_eager,
+            "on a GPU launch every step kernel by kernel, without CUDA graphs");
   spec.Int("seed", &flags.seed, 0, INT64_MAX, "seed of whatever the server draws itself");
   spec.String("trace-steps", &flags.trace_steps,
               "file for the timeline of each step (device, link, CPU attention), as a Chrome or "
@@ -81,6 +83,7 @@ const std::vector<std::string>& EngineFlagNames() {
                                                           "cost-tables",
                                                           "block-size",
                                                           "load-format",
+                                                          "enforce-eager",
                                                           "seed",
                                                           "trace-steps",
                                                           "worker-metrics-port"};

@@ -30,6 +30,7 @@ struct WorkerFlags {
   std::string cost_tables = "auto";
   std::string block_size = "16";
   std::string load_format = "auto";
+  bool enforce_eager = false;
   int64_t seed = 0;
   std::string trace_steps;
   std::vector<std::string> served_model_names;

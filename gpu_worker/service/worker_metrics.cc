@@ -16,6 +16,8 @@ std::vector<uint64_t> TotalsOf(const EngineSnapshot& s) {
   return {s.steps[0],
           s.steps[1],
           s.steps[2],
+          s.graph_steps,
+          s.graph_captures,
           s.prompt_tokens,
           s.cached_tokens,
           s.generated_tokens,
@@ -68,6 +70,8 @@ std::vector<Series> TotalSeries() {
   return {{steps, steps_help, {{"mode", "gpu_only"}}},
           {steps, steps_help, {{"mode", "unified"}}},
           {steps, steps_help, {{"mode", "asymmetric"}}},
+          {"tandem_worker_graph_steps_total", "Steps whose layers ran as a CUDA graph.", {}},
+          {"tandem_worker_graph_captures_total", "CUDA graphs that were captured.", {}},
           {tokens, tokens_help, {{"kind", "prompt"}}},
           {tokens, tokens_help, {{"kind", "cached"}}},
           {tokens, tokens_help, {{"kind", "generated"}}},
@@ -118,6 +122,8 @@ WorkerMetrics::WorkerMetrics(telemetry::Registry* registry) : registry_(registry
   for (const Series& series : LevelSeries()) {
     gauges_.push_back(&registry_->gauge(series.name, series.help, series.labels));
   }
+  loaded_ = &registry_->gauge("tandem_worker_weights_loaded_ratio",
+                              "Share of the model's layers whose weights are read.", {});
   for (const StepMode mode : {StepMode::kGpuOnly, StepMode::kUnified, StepMode::kAsymmetric}) {
     step_seconds_.push_back(&registry_->histogram(
         "tandem_worker_step_duration_seconds", "Time of a step from plan to commit.",

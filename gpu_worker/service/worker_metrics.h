@@ -16,6 +16,8 @@ class WorkerMetrics {
  public:
   // Every series is there from the start.
   explicit WorkerMetrics(telemetry::Registry* registry);
+  // Share of the model's weights that were loaded, 0 to 1.
+  void SetLoaded(double share) { loaded_->Set(share); }
   // Brings all but the histograms up to a snapshot.
   void Update(const EngineSnapshot& snapshot);
   void Observe(const StepObservation& observation);
@@ -32,6 +34,7 @@ class WorkerMetrics {
   std::mutex mutex_;  // guards the totals
   std::vector<Total> totals_;
   std::vector<telemetry::Gauge*> gauges_;
+  telemetry::Gauge* loaded_ = nullptr;
   std::vector<telemetry::Histogram*> step_seconds_;  // by StepMode
   std::map<std::string, telemetry::Histogram*> ratios_;
 };

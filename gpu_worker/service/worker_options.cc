@@ -159,6 +159,7 @@ absl::StatusOr<WorkerOptions> ResolveOptions(const WorkerFlags& flags,
   pipeline.max_num_seqs = static_cast<int32_t>(flags.max_num_seqs);
   pipeline.max_num_batched_tokens = static_cast<int32_t>(flags.max_num_batched_tokens);
   pipeline.max_model_len = max_model_len;
+  pipeline.enforce_eager = flags.enforce_eager;
   pipeline.trace_steps = flags.trace_steps;
 
   EngineOptions& engine = options.engine;

@@ -97,8 +97,15 @@ class CudaTest(unittest.TestCase):
             self.assertIn(words, error)
 
     def test_doorbells_without_stream_memory_operations(self):
-        with Stack(TINY, *CUDA, "--offload", "unified", env={**DRIVER, "FAKE_CUDA_NO_WORDS": "1"}) as stack:
+        for variable in ("FAKE_CUDA_NO_WORDS", "FAKE_CUDA_NO_GRAPH_WORDS"):
+            with self.subTest(variable), Stack(TINY, *CUDA, "--offload", "unified", env={**DRIVER, variable: "1"}) as stack:
+                self.answers(stack, "llama3-like")
+                self.assertGreater(stack.metric("tandem_worker_graph_steps_total"), 0)
+
+    def test_without_graphs(self):
+        with Stack(TINY, *CUDA, "--offload", "asymmetric", "--enforce-eager", env=DRIVER) as stack:
             self.answers(stack, "llama3-like")
+            self.assertEqual(stack.metric("tandem_worker_graph_steps_total"), 0)
 
     def test_the_cpu_attention_worker_dies_while_the_device_waits(self):
         case = golden("llama3-like")["cases"][0]

@@ -62,6 +62,7 @@ class HostRegistration : public Registration {
   ~HostRegistration() override {
     context_->Bind();
     for (std::byte* part : parts_) {
+      RegisteredRanges::OfProcess().Remove(part);
       (void)context_->api().cuMemHostUnregister(part);
     }
   }
@@ -70,6 +71,7 @@ class HostRegistration : public Registration {
         context_->api().cuMemHostRegister(
             data, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
         "registering the shared region"));
+    RegisteredRanges::OfProcess().Add(data);
     parts_.push_back(data);
     return absl::OkStatus();
   }

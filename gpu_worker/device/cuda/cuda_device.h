@@ -12,6 +12,13 @@
 // these functions, too, and they say so.
 namespace tandem::gpu_worker::device {
 
+// What streams were to do, captured once to be launched as a whole again and again. Not to be
+// destroyed while it runs.
+class CudaGraph {
+ public:
+  virtual ~CudaGraph() = default;
+};
+
 // Work goes to the driver's queue as it is launched. An error of ours (Launch, Fail,
 // CheckAfterwards) does not keep later kernels from running: their results are thrown away with the
 // step.
@@ -37,6 +44,16 @@ class CudaStream : public Stream {
   // driver has no such operations here.
   virtual bool WriteWord(uint32_t* word, uint32_t value) = 0;
   virtual bool WaitWord(uint32_t* word, uint32_t value) = 0;
+
+  // Runs `queue` on the calling thread while what it queues on this stream and on `others` is kept
+  // instead of executed: kernels, copies, words, stamps, and events, by which the others must
+  // follow this stream and be followed by it. Launch, Upload and Synchronize do not work meanwhile.
+  // Calls `queue` again where the driver takes no words into graphs. Nothing stays queued after an
+  // error.
+  virtual absl::StatusOr<std::unique_ptr<CudaGraph>> Capture(
+      std::span<CudaStream* const> others, const std::function<absl::Status()>& queue) = 0;
+  // Stamps go to the addresses that they had in the capture.
+  virtual void LaunchGraph(CudaGraph& graph) = 0;
 };
 
 struct CudaTraits {

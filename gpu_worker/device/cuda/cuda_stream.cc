@@ -8,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "gpu_worker/device/cuda/cuda_graph.h"
 
 namespace tandem::gpu_worker::device {
 namespace {
@@ -62,6 +63,28 @@ CudaContext::~CudaContext() {
     }
     (void)api_->cuDevicePrimaryCtxRelease(device_);
   }
+}
+
+RegisteredRanges& RegisteredRanges::OfProcess() {
+  static auto* ranges = new RegisteredRanges;  // regions may be left to the process's end
+  return *ranges;
+}
+
+void RegisteredRanges::Add(const void* begin) {
+  const std::lock_guard lock(mutex_);
+  begins_.insert(reinterpret_cast<uintptr_t>(begin));
+}
+
+void RegisteredRanges::Remove(const void* begin) {
+  const std::lock_guard lock(mutex_);
+  begins_.erase(reinterpret_cast<uintptr_t>(begin));
+}
+
+size_t RegisteredRanges::InOne(const void* host, size_t bytes) const {
+  const auto address = reinterpret_cast<uintptr_t>(host);
+  const std::lock_guard lock(mutex_);
+  const auto next = begins_.upper_bound(address);
+  return next == begins_.end() ? bytes : std::min<size_t>(bytes, *next - address);
 }
 
 absl::StatusOr<std::unique_ptr<DriverEvent>> DriverEvent::Create(
@@ -175,6 +198,10 @@ struct DriverStream::HostWork {
 
 void DriverStream::Launch(std::function<absl::Status()> work) {
   context_->Bind();
+  if (Capturing() != nullptr) {
+    Fail(absl::InternalError("host work in a CUDA graph"));
+    return;
+  }
   auto* host_work = new HostWork{this, std::move(work)};
   const auto run = [](void* data) {
     const std::unique_ptr<HostWork> taken(static_cast<HostWork*>(data));
@@ -208,16 +235,32 @@ void DriverStream::Clear(std::byte* data, size_t bytes) {
 
 void DriverStream::CopyToHost(void* to, const std::byte* from, size_t bytes) {
   context_->Bind();
-  Keep(context_->api().cuMemcpyDtoHAsync(to, Address(from), bytes, stream_), "cuMemcpyDtoHAsync");
+  auto* host = static_cast<std::byte*>(to);
+  for (size_t done = 0; done < bytes;) {
+    const size_t piece = RegisteredRanges::OfProcess().InOne(host + done, bytes - done);
+    Keep(context_->api().cuMemcpyDtoHAsync(host + done, Address(from + done), piece, stream_),
+         "cuMemcpyDtoHAsync");
+    done += piece;
+  }
 }
 
 void DriverStream::CopyFromHost(std::byte* to, const void* from, size_t bytes) {
   context_->Bind();
-  Keep(context_->api().cuMemcpyHtoDAsync(Address(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
+  const auto* host = static_cast<const std::byte*>(from);
+  for (size_t done = 0; done < bytes;) {
+    const size_t piece = RegisteredRanges::OfProcess().InOne(host + done, bytes - done);
+    Keep(context_->api().cuMemcpyHtoDAsync(Address(to + done), host + done, piece, stream_),
+         "cuMemcpyHtoDAsync");
+    done += piece;
+  }
 }
 
 const std::byte* DriverStream::Upload(const void* data, size_t bytes) {
   context_->Bind();
+  if (Capturing() != nullptr) {
+    Fail(absl::InternalError("a table in a CUDA graph that is not at a fixed place"));
+    return nullptr;
+  }
   const absl::StatusOr<const std::byte*> uploaded = arena_.Add(stream_, data, bytes);
   if (!uploaded.ok()) {
     Fail(uploaded.status());
@@ -226,42 +269,52 @@ const std::byte* DriverStream::Upload(const void* data, size_t bytes) {
   return *uploaded;
 }
 
-absl::StatusOr<size_t> DriverStream::NextStampEvent() {
-  const size_t next = stamps_.size() + 1;
+absl::StatusOr<CUevent> DriverStream::NextStampEvent() {
+  const size_t next = stamps_used_ + 1;
   while (stamp_events_.size() <= next) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DriverEvent> event,
                             DriverEvent::Create(context_, true));
     stamp_events_.push_back(std::move(event));
   }
-  return next;
+  ++stamps_used_;
+  return stamp_events_[next]->handle();
 }
 
 // Times count from an event of a stream that is always idle, which is passed as it is recorded.
+void DriverStream::BeginStamps() {
+  if (stamps_.empty()) {
+    Keep(context_->api().cuEventRecord(stamp_events_[0]->handle(), context_->clock_stream()),
+         "cuEventRecord");
+    base_us_ = static_cast<double>(base::SystemClock().NowUs());
+  }
+}
+
 void DriverStream::Stamp(double* time_us) {
   context_->Bind();
-  const absl::StatusOr<size_t> event = NextStampEvent();
+  if (DriverGraph* graph = Capturing()) {
+    Fail(graph->Stamp(stream_, time_us));
+    return;
+  }
+  const absl::StatusOr<CUevent> event = NextStampEvent();
   if (!event.ok()) {
     Fail(event.status());
     return;
   }
-  const DriverApi& api = context_->api();
-  if (stamps_.empty()) {
-    Keep(api.cuEventRecord(stamp_events_[0]->handle(), context_->clock_stream()), "cuEventRecord");
-    base_us_ = static_cast<double>(base::SystemClock().NowUs());
-  }
-  Keep(api.cuEventRecord(stamp_events_[*event]->handle(), stream_), "cuEventRecord");
+  BeginStamps();
+  Keep(context_->api().cuEventRecord(*event, stream_), "cuEventRecord");
   stamps_.push_back({*event, time_us});
 }
 
 void DriverStream::ReadStamps() {
   for (const PendingStamp& stamp : stamps_) {
     float elapsed_ms = 0;
-    const CUresult result = context_->api().cuEventElapsedTime(
-        &elapsed_ms, stamp_events_[0]->handle(), stamp_events_[stamp.event]->handle());
+    const CUresult result =
+        context_->api().cuEventElapsedTime(&elapsed_ms, stamp_events_[0]->handle(), stamp.event);
     Keep(result, "cuEventElapsedTime");
     *stamp.time_us = base_us_ + 1000.0 * static_cast<double>(elapsed_ms);
   }
   stamps_.clear();
+  stamps_used_ = 0;
 }
 
 absl::Status DriverStream::AwaitIdle(int64_t timeout_us) {
@@ -307,26 +360,36 @@ void DriverStream::CheckAfterwards(std::function<absl::Status()> check) {
   checks_.push_back(std::move(check));
 }
 
-bool DriverStream::WriteWord(uint32_t* word, uint32_t value) {
-  context_->Bind();
-  const CUresult result = context_->api().cuStreamWriteValue32(stream_, Address(word), value,
-                                                               CU_STREAM_WRITE_VALUE_DEFAULT);
+bool DriverStream::TookWord(CUresult result, const char* what) {
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     return false;
   }
-  Keep(result, "cuStreamWriteValue32");
+  if (result != CUDA_SUCCESS && Capturing() != nullptr) {
+    context_->SetCapturesNoWords();  // the capture may be lost: Capture tries again without
+    return false;
+  }
+  Keep(result, what);
   return true;
+}
+
+bool DriverStream::WriteWord(uint32_t* word, uint32_t value) {
+  context_->Bind();
+  if (Capturing() != nullptr && !context_->captures_words()) {
+    return false;
+  }
+  return TookWord(context_->api().cuStreamWriteValue32(stream_, Address(word), value,
+                                                       CU_STREAM_WRITE_VALUE_DEFAULT),
+                  "cuStreamWriteValue32");
 }
 
 bool DriverStream::WaitWord(uint32_t* word, uint32_t value) {
   context_->Bind();
-  const CUresult result =
-      context_->api().cuStreamWaitValue32(stream_, Address(word), value, CU_STREAM_WAIT_VALUE_GEQ);
-  if (result == CUDA_ERROR_NOT_SUPPORTED) {
+  if (Capturing() != nullptr && !context_->captures_words()) {
     return false;
   }
-  Keep(result, "cuStreamWaitValue32");
-  return true;
+  return TookWord(
+      context_->api().cuStreamWaitValue32(stream_, Address(word), value, CU_STREAM_WAIT_VALUE_GEQ),
+      "cuStreamWaitValue32");
 }
 
 }  // namespace tandem::gpu_worker::device

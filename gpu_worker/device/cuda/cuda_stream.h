@@ -5,12 +5,30 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/driver_api.h"
 
 namespace tandem::gpu_worker::device {
+
+class DriverGraph;
+
+// Where registered ranges of the host's memory begin, whichever device registered them. A copy must
+// stay in one. Any thread.
+class RegisteredRanges {
+ public:
+  static RegisteredRanges& OfProcess();
+  void Add(const void* begin);
+  void Remove(const void* begin);
+  // How much of `bytes` from `host` on lies in one.
+  size_t InOne(const void* host, size_t bytes) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<uintptr_t> begins_;
+};
 
 // A device's context, kept while any object of it lives.
 class CudaContext {
@@ -24,6 +42,12 @@ class CudaContext {
   CUdevice device() const { return device_; }
   // Never has other work than events that tell the time.
   CUstream clock_stream() const { return clock_stream_; }
+  // The graph that is being captured, or null; and whether such takes stream memory operations. Of
+  // the thread that queues on streams.
+  DriverGraph* capture() const { return capture_; }
+  void SetCapture(DriverGraph* graph) { capture_ = graph; }
+  bool captures_words() const { return captures_words_; }
+  void SetCapturesNoWords() { captures_words_ = false; }
   // Makes the context the calling thread's; every function of the driver needs that.
   void Bind() const { (void)api_->cuCtxSetCurrent(context_); }
   absl::Status Check(CUresult result, const char* what) const {
@@ -37,6 +61,8 @@ class CudaContext {
   CUdevice device_;
   CUcontext context_ = nullptr;
   CUstream clock_stream_ = nullptr;
+  DriverGraph* capture_ = nullptr;
+  bool captures_words_ = true;
 };
 
 class DriverEvent : public Event {
@@ -104,11 +130,14 @@ class DriverStream : public CudaStream {
   void CheckAfterwards(std::function<absl::Status()> check) override;
   bool WriteWord(uint32_t* word, uint32_t value) override;
   bool WaitWord(uint32_t* word, uint32_t value) override;
+  absl::StatusOr<std::unique_ptr<CudaGraph>> Capture(
+      std::span<CudaStream* const> others, const std::function<absl::Status()>& queue) override;
+  void LaunchGraph(CudaGraph& graph) override;
 
  private:
   struct HostWork;
   struct PendingStamp {
-    size_t event = 0;  // of stamp_events_
+    CUevent event = nullptr;
     double* time_us = nullptr;
   };
 
@@ -118,7 +147,13 @@ class DriverStream : public CudaStream {
   absl::Status AwaitIdle(int64_t timeout_us);
   void ReadStamps();
   absl::Status TakeError();
-  absl::StatusOr<size_t> NextStampEvent();
+  absl::StatusOr<CUevent> NextStampEvent();
+  void BeginStamps();
+  // The graph that this stream's work goes to instead of the queue, or null.
+  DriverGraph* Capturing() const;
+  absl::StatusOr<std::unique_ptr<CudaGraph>> CaptureOnce(
+      std::span<CudaStream* const> others, const std::function<absl::Status()>& queue);
+  bool TookWord(CUresult result, const char* what);
 
   std::shared_ptr<CudaContext> context_;
   CUstream stream_;
@@ -126,6 +161,7 @@ class DriverStream : public CudaStream {
   UploadArena arena_;
   uint64_t generation_ = 0;
   std::vector<std::unique_ptr<DriverEvent>> stamp_events_;  // the first is the base of the others
+  size_t stamps_used_ = 0;                                  // of stamp_events_, without the base
   std::vector<PendingStamp> stamps_;
   double base_us_ = 0;  // time of stamp_events_[0]
   std::vector<std::function<absl::Status()>> checks_;

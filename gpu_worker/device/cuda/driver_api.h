@@ -39,16 +39,24 @@ namespace tandem::gpu_worker::device {
   X(cuStreamWaitEvent)                  \
   X(cuStreamWriteValue32)               \
   X(cuStreamWaitValue32)                \
+  X(cuStreamBeginCapture)               \
+  X(cuStreamEndCapture)                 \
+  X(cuStreamIsCapturing)                \
   X(cuLaunchHostFunc)                   \
   X(cuEventCreate)                      \
   X(cuEventDestroy)                     \
   X(cuEventRecord)                      \
+  X(cuEventRecordWithFlags)             \
   X(cuEventQuery)                       \
   X(cuEventElapsedTime)                 \
   X(cuModuleLoadData)                   \
   X(cuModuleUnload)                     \
   X(cuModuleGetFunction)                \
   X(cuFuncSetAttribute)                 \
+  X(cuGraphInstantiate)                 \
+  X(cuGraphLaunch)                      \
+  X(cuGraphDestroy)                     \
+  X(cuGraphExecDestroy)                 \
   X(cuLaunchKernel)
 
 struct DriverApi {

@@ -3,8 +3,8 @@
 
 // KV from a paged pool to another. One of them may lie in registered host memory: whole sub-tiles
 // of 16 tokens are read and written 16 bytes at a time, contiguous over a warp, so that they fill
-// the bus's packets. Grid [sub-tiles, heads]; a block copies 16 tokens of a head's K, then of its
-// V.
+// the bus's packets. Grid [sub-tiles, heads, layers]; a block copies 16 tokens of a head's K, then
+// of its V.
 namespace tandem::gpu_worker::ops::cuda {
 namespace {
 
@@ -52,9 +52,10 @@ struct SubTile {
   }
 };
 
-TANDEM_DEVICE SubTile Locate(const PoolParams& pool, const int32_t* table, int position, int head) {
+TANDEM_DEVICE SubTile Locate(const PoolParams& pool, int64_t layer, const int32_t* table,
+                             int position, int head) {
   SubTile sub_tile;
-  sub_tile.tile = TileOf(pool, table[position / pool.block_tokens], head, false);
+  sub_tile.tile = TileOf(pool, table[position / pool.block_tokens], head, false) + layer;
   sub_tile.type = pool.dtype;
   sub_tile.is_v = false;
   sub_tile.token = position % pool.block_tokens;
@@ -104,8 +105,10 @@ TANDEM_DEVICE Place PlaceOf(const CopyKvParams& params) {
   const int position = (params.first / kTokens + BlockX()) * kTokens;
   const int before = params.first - position;
   const int left = params.first + params.count - position;
-  return {Locate(params.from, params.from_table, position, params.from_first_head + BlockY()),
-          Locate(params.to, params.to_table, position, params.to_first_head + BlockY()),
+  return {Locate(params.from, BlockZ() * params.from_layer_bytes, params.from_table, position,
+                 params.from_first_head + BlockY()),
+          Locate(params.to, BlockZ() * params.to_layer_bytes, params.to_table, position,
+                 params.to_first_head + BlockY()),
           before > 0 ? before : 0, left < kTokens ? left : kTokens};
 }
 

@@ -193,6 +193,9 @@ TANDEM_DEVICE void LoadQueries(const AttentionParams& params, const Shared<uint3
 template <int kDim>
 TANDEM_DEVICE void Decode(const AttentionParams& params) {
   const RunParams& run = params.runs.runs[BlockZ()];
+  if (run.num_rows == 0) {
+    return;
+  }
   const int group = params.qkv.num_q_heads / params.qkv.num_kv_heads;
   const int query_tiles = (group + kMatrixRows - 1) / kMatrixRows;
   const int kv_head = BlockY() / query_tiles;
@@ -245,6 +248,9 @@ TANDEM_KERNEL(decode_attention_256, AttentionParams, kDecodeThreads, kBarriers) 
 
 // Grid [query heads, runs].
 TANDEM_KERNEL(decode_attention_merge, AttentionParams, kMergeThreads, kNoBarriers) {
+  if (params.runs.runs[BlockY()].num_rows == 0) {
+    return;
+  }
   const int head_dim = params.pool.head_dim;
   const float* sums = ScratchSums(params);
   float max = FloatOf(0xff800000u);

@@ -20,6 +20,9 @@ TANDEM_DEVICE void SendColumns(const float* in, int width, void* out, int64_t to
 // Grid [rows].
 template <typename Type>
 TANDEM_DEVICE void SendRow(const SendRowsParams& params) {
+  if (params.row_ids[BlockX()] < 0) {
+    return;
+  }
   const float* in = params.qkv + int64_t{params.row_ids[BlockX()]} * params.stride;
   SendColumns<Type>(in + params.q_column, params.q_width, params.q,
                     int64_t{BlockX()} * params.q_stride);
@@ -31,6 +34,9 @@ TANDEM_DEVICE void SendRow(const SendRowsParams& params) {
 
 // Grid [rows]; elements of `element` bytes; widths and columns are multiples of 8.
 TANDEM_DEVICE void JoinRow(const JoinRowsParams& params, int element) {
+  if (params.row_ids[BlockX()] < 0) {
+    return;
+  }
   const char* from =
       static_cast<const char*>(params.from) + int64_t{BlockX()} * params.from_stride * element;
   const int64_t first = int64_t{params.row_ids[BlockX()]} * params.out_width + params.first_column;

@@ -76,7 +76,8 @@ struct PoolParams {
 };
 
 // Rows [first_row, first_row + num_rows) of one sequence, positions start_position and on. Token p
-// of it stands in block tables[table_begin + p / block_tokens].
+// of it stands in block tables[table_begin + p / block_tokens]. Runs without rows, which come last,
+// fill up a graph's grid.
 struct RunParams {
   int32_t first_row = 0;
   int32_t num_rows = 0;
@@ -89,9 +90,9 @@ struct RunsParams {
   const RunParams* runs = nullptr;  // [num_runs], device memory
   const int32_t* tables = nullptr;  // device memory
   int32_t num_runs = 0;
-  int32_t total_rows = 0;
-  int32_t max_rows = 0;     // of a run
-  int32_t max_context = 0;  // largest start_position + num_rows
+  int32_t total_rows = 0;   // at least
+  int32_t max_rows = 0;     // of a run, at least
+  int32_t max_context = 0;  // largest start_position + num_rows, at least
 };
 
 struct QkvParams {
@@ -124,9 +125,9 @@ struct AttentionParams {
   int32_t num_splits = 1;  // of decode attention; set by its launcher
 };
 
-// KV of tokens [first, first + count) of one sequence, one layer, num_heads heads, from a pool to
-// another; the other tokens of `to` are not touched. What a host pool of lesser precision keeps is
-// what kv::StoreToken keeps, bit by bit.
+// KV of tokens [first, first + count) of one sequence, num_layers layers from the pools' on,
+// num_heads heads, from a pool to another; the other tokens of `to` are not touched. What a host
+// pool of lesser precision keeps is what kv::StoreToken keeps, bit by bit.
 struct CopyKvParams {
   PoolParams from;
   PoolParams to;
@@ -137,10 +138,13 @@ struct CopyKvParams {
   int32_t num_heads = 0;
   int32_t first = 0;
   int32_t count = 0;
+  int32_t num_layers = 1;
+  int64_t from_layer_bytes = 0;  // from a layer of a block to the next
+  int64_t to_layer_bytes = 0;
 };
 
-// Q, K and V of rows `row_ids` to an exchange slot (registered host memory) in the compute dtype;
-// the slot holds some of the heads: the columns say which.
+// Q, K and V of rows `row_ids` (those below 0 are passed over) to an exchange slot (registered host
+// memory) in the compute dtype; the slot holds some of the heads: the columns say which.
 struct SendRowsParams {
   const float* qkv = nullptr;  // [.., stride]
   const int32_t* row_ids = nullptr;
@@ -158,7 +162,8 @@ struct SendRowsParams {
   int32_t kv_stride = 0;
 };
 
-// Rows of O from an exchange slot to rows row_ids of out, from column first_column on.
+// Rows of O from an exchange slot to rows row_ids of out (those below 0 are passed over), from
+// column first_column on.
 struct JoinRowsParams {
   const void* from = nullptr;  // [num_rows, from_width] of rows of from_stride, compute dtype,
                                // registered host memory

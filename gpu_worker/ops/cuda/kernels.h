@@ -60,9 +60,8 @@ absl::Status PrefillAttention(KernelLauncher& launcher, StreamHandle stream, Ele
 // rows still fill the device; a second kernel merges.
 absl::Status DecodeAttention(KernelLauncher& launcher, StreamHandle stream, ElementType compute,
                              const AttentionParams& params);
-// Floats of scratch with which DecodeAttention of up to max_rows rows can split as it likes.
-int64_t DecodeScratchFloats(const DeviceTraits& traits, int32_t max_rows, int32_t num_q_heads,
-                            int32_t head_dim);
+// Floats of scratch with which DecodeAttention can split as it likes.
+int64_t DecodeScratchFloats(const DeviceTraits& traits, int32_t num_q_heads, int32_t head_dim);
 absl::Status CopyKv(KernelLauncher& launcher, StreamHandle stream, const CopyKvParams& params);
 
 absl::Status SendRows(KernelLauncher& launcher, StreamHandle stream, ElementType compute,

@@ -133,7 +133,8 @@ absl::Status PrefillByMatrices(const Launcher& launcher, const AttentionParams& 
                       params);
 }
 
-absl::Status DecodeByMatrices(const Launcher& launcher, AttentionParams params) {
+absl::Status DecodeByMatrices(const Launcher& launcher, const AttentionParams& wanted) {
+  AttentionParams params = wanted;
   const SizedKernel* kernel = Smallest(kDecode, params.pool.head_dim);
   const int64_t tiles = params.qkv.num_kv_heads * ((Group(params) + kMatrixRows - 1) / kMatrixRows);
   TANDEM_RETURN_IF_ERROR(InRange("KV heads times tiles of query heads", tiles, 1, kMaxGridYz));
@@ -151,39 +152,35 @@ absl::Status DecodeByMatrices(const Launcher& launcher, AttentionParams params) 
                       params);
 }
 
+// What prefill and decode have in common; `by_matrices` is for all but float32.
+absl::Status Attend(const Launcher& launcher, ElementType compute, AttentionParams params,
+                    absl::Status (*by_matrices)(const Launcher&, const AttentionParams&)) {
+  if (params.runs.total_rows == 0) {
+    return absl::OkStatus();
+  }
+  TANDEM_RETURN_IF_ERROR(CheckAttention(compute, params));
+  params.out_type = compute;
+  return compute == ElementType::kFloat32 ? AttendPlainly(launcher, params)
+                                          : by_matrices(launcher, params);
+}
+
 }  // namespace
 
 absl::Status PrefillAttention(KernelLauncher& launcher, StreamHandle stream, ElementType compute,
                               const AttentionParams& params) {
-  if (params.runs.total_rows == 0) {
-    return absl::OkStatus();
-  }
-  TANDEM_RETURN_IF_ERROR(CheckAttention(compute, params));
-  AttentionParams typed = params;
-  typed.out_type = compute;
-  return compute == ElementType::kFloat32 ? AttendPlainly({launcher, stream}, typed)
-                                          : PrefillByMatrices({launcher, stream}, typed);
+  return Attend({launcher, stream}, compute, params, PrefillByMatrices);
 }
 
 absl::Status DecodeAttention(KernelLauncher& launcher, StreamHandle stream, ElementType compute,
                              const AttentionParams& params) {
-  if (params.runs.total_rows == 0) {
-    return absl::OkStatus();
-  }
-  TANDEM_RETURN_IF_ERROR(CheckAttention(compute, params));
-  AttentionParams typed = params;
-  typed.out_type = compute;
-  return compute == ElementType::kFloat32 ? AttendPlainly({launcher, stream}, typed)
-                                          : DecodeByMatrices({launcher, stream}, typed);
+  return Attend({launcher, stream}, compute, params, DecodeByMatrices);
 }
 
-int64_t DecodeScratchFloats(const DeviceTraits& traits, int32_t max_rows, int32_t num_q_heads,
-                            int32_t head_dim) {
+int64_t DecodeScratchFloats(const DeviceTraits& traits, int32_t num_q_heads, int32_t head_dim) {
   // Contexts are split only while rows alone leave the device idle, so that rows times splits stays
   // within twice the blocks that fill it.
-  const int64_t parts =
-      std::min(max_rows * kMaxSplits, 2 * traits.num_multiprocessors * kBlocksPerMultiprocessor);
-  return ScratchFloats(parts, 1, num_q_heads, head_dim);
+  return ScratchFloats(2 * traits.num_multiprocessors * kBlocksPerMultiprocessor, 1, num_q_heads,
+                       head_dim);
 }
 
 }  // namespace tandem::gpu_worker::ops::cuda

@@ -58,13 +58,14 @@ absl::Status CopyKv(KernelLauncher& launcher, StreamHandle stream, const CopyKvP
   TANDEM_RETURN_IF_ERROR(InRange("num_heads", params.num_heads, 1, heads));
   TANDEM_RETURN_IF_ERROR(
       InRange("head_dim", params.to.head_dim, params.from.head_dim, params.from.head_dim));
+  TANDEM_RETURN_IF_ERROR(InRange("num_layers", params.num_layers, 1, kMaxGridYz));
   const int64_t end = int64_t{params.first} + params.count;
   const int64_t sub_tiles =
       (end + kSubTileTokens - 1) / kSubTileTokens - params.first / kSubTileTokens;
   const bool is_same = params.from.dtype == params.to.dtype;
-  return Launcher{launcher, stream}.Run(is_same ? "copy_kv" : "convert_kv",
-                                        Shape(sub_tiles, params.num_heads, 1, kCopyThreads),
-                                        params);
+  return Launcher{launcher, stream}.Run(
+      is_same ? "copy_kv" : "convert_kv",
+      Shape(sub_tiles, params.num_heads, params.num_layers, kCopyThreads), params);
 }
 
 }  // namespace tandem::gpu_worker::ops::cuda

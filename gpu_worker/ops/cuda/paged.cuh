@@ -50,9 +50,10 @@ struct RunRow {
   int64_t row;      // of the batch
   int position;     // of its token
   int table_begin;  // of its run
+  bool is_there;    // else the runs have fewer rows
 };
 
-// The `index`th of all runs' rows; runs with rows.
+// The `index`th of all runs' rows; runs without rows come last.
 TANDEM_DEVICE RunRow FindRow(const RunsParams& params, int index) {
   int low = 0;
   int high = params.num_runs - 1;
@@ -66,7 +67,7 @@ TANDEM_DEVICE RunRow FindRow(const RunsParams& params, int index) {
   }
   const RunParams& run = params.runs[low];
   const int i = index - run.rows_before;
-  return {int64_t{run.first_row} + i, run.start_position + i, run.table_begin};
+  return {int64_t{run.first_row} + i, run.start_position + i, run.table_begin, i < run.num_rows};
 }
 
 TANDEM_DEVICE int BlockOf(const RunsParams& params, const RunRow& row, int block_tokens) {

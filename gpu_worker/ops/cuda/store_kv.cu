@@ -50,6 +50,9 @@ TANDEM_DEVICE void StoreValue(const PoolParams& pool, const StoreRow& row, int d
 
 TANDEM_KERNEL(store_kv, StoreKvParams, kStoreThreads, kNoBarriers) {
   const RunRow row = FindRow(params.runs, BlockX());
+  if (!row.is_there) {
+    return;
+  }
   const int head_dim = params.pool.head_dim;
   for (int item = WarpIndex(); item < 2 * params.pool.num_kv_heads;
        item += BlockThreads() / kWarpThreads) {
@@ -62,6 +65,9 @@ TANDEM_KERNEL(store_kv, StoreKvParams, kStoreThreads, kNoBarriers) {
 
 TANDEM_KERNEL(store_kv_int8, StoreKvParams, kStoreThreads, kBarriers) {
   const RunRow row = FindRow(params.runs, BlockX());
+  if (!row.is_there) {
+    return;
+  }
   const int head_dim = params.pool.head_dim;
   for (int item = WarpIndex(); item < 2 * params.pool.num_kv_heads;
        item += BlockThreads() / kWarpThreads) {

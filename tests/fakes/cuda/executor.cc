@@ -11,12 +11,23 @@ namespace {
 
 constexpr std::chrono::microseconds kWordPause{20};  // between looks at words that others write
 
+double NowMs() {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 uint64_t SeedOfEnvironment() {
   const char* text = std::getenv("FAKE_CUDA_SEED");
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
 }
 
 }  // namespace
+
+void Event::Reach(uint64_t ticket) {
+  reached = std::max(reached, ticket);
+  time_ms = NowMs();
+}
 
 // Never destroyed: streams may be used until the process ends.
 Executor& Executor::Get() {

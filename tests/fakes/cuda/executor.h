@@ -13,10 +13,17 @@
 // What stands behind the fake driver's streams and events.
 namespace tandem::fake_cuda {
 
+class Graph;
+
 struct Event {
   uint64_t recorded = 0;
   uint64_t reached = 0;
   double time_ms = 0;
+  // Its newest record was captured: where. A graph's address alone, never followed.
+  const Graph* capture = nullptr;
+  std::vector<size_t> frontier;
+
+  void Reach(uint64_t ticket);  // now; with the executor's mutex
 };
 
 struct Operation {
@@ -27,6 +34,10 @@ struct Operation {
 struct Stream {
   std::deque<Operation> queue;
   bool running = false;
+  // While it captures: what the next operation comes after.
+  Graph* capture = nullptr;
+  size_t branch = 0;
+  std::vector<size_t> frontier;
 };
 
 // One thread runs the operations of all streams, one at a time: in order within a stream, and among

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "common/base/bfloat16.h"
@@ -106,6 +107,17 @@ cublasStatus_t Take(const void* value, size_t bytes, T* to) {
   }
   std::memcpy(to, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
+}
+
+// A graph runs it again and again, for as long as it lives: kept until the process ends.
+cublasStatus_t Capture(CUstream stream, Product* product) {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<std::unique_ptr<Product>>;
+  const std::lock_guard lock(mutex);
+  kept->emplace_back(product);
+  const auto run = [](void* data) { static_cast<Product*>(data)->Run(); };
+  return cuLaunchHostFunc(stream, run, product) == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS
+                                                                : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 Operation& Of(cublasLtMatmulDesc_t operation) { return *reinterpret_cast<Operation*>(operation); }
@@ -215,6 +227,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     const std::unique_ptr<Product> taken(static_cast<Product*>(data));
     taken->Run();
   };
+  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+  (void)cuStreamIsCapturing(reinterpret_cast<CUstream>(stream), &capturing);
+  if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return Capture(reinterpret_cast<CUstream>(stream), product);
+  }
   if (cuLaunchHostFunc(reinterpret_cast<CUstream>(stream), run, product) != CUDA_SUCCESS) {
     delete product;
     return CUBLAS_STATUS_EXECUTION_FAILED;

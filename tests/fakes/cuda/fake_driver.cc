@@ -5,15 +5,18 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tests/fakes/cuda/capture.h"
+#include "tests/fakes/cuda/counts.h"
 #include "tests/fakes/cuda/executor.h"
 #include "tests/fakes/cuda/handles.h"
+#include "tests/fakes/cuda/memory.h"
 #include "tests/fakes/cuda/shim/grid.h"
 
 namespace tandem::fake_cuda {
@@ -24,51 +27,26 @@ constexpr size_t kScrambledBytes = size_t{16} << 20;  // larger ones stay untouc
 constexpr size_t kAlignment = 256;
 constexpr int kNaN = 0xff;  // bytes of fresh memory: NaN in every type
 
-struct Memory {
-  std::mutex mutex;
-  std::map<uintptr_t, size_t> device[kMaxDevices];
-  std::map<uintptr_t, size_t> pinned;  // and registered
-  size_t used[kMaxDevices] = {};
-};
-
-// Whose context is the thread's; -1: none.
-int& CurrentDevice() {
-  thread_local int device = -1;
-  return device;
-}
-
 int NumDevices() {
   const char* count = std::getenv("FAKE_CUDA_DEVICES");
   return count != nullptr ? std::clamp(std::atoi(count), 1, kMaxDevices) : 1;
 }
 
-Memory& GetMemory() {
-  static auto* memory = new Memory;
-  return *memory;
-}
-
-bool Holds(const std::map<uintptr_t, size_t>& ranges, const void* begin, size_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(begin);
-  auto after = ranges.upper_bound(address);
-  // Neighbouring registrations count as one for kernels and copies of ours.
-  uintptr_t end = address;
-  if (after == ranges.begin()) {
-    return false;
-  }
-  for (auto range = std::prev(after); range != ranges.end() && range->first <= end; ++range) {
-    end = std::max(end, range->first + range->second);
-  }
-  return end >= address + bytes;
-}
-
-bool IsPinned(const void* begin, size_t bytes) {
-  const std::lock_guard lock(GetMemory().mutex);
-  return Holds(GetMemory().pinned, begin, bytes);
-}
-
 bool IsDevice(CUdeviceptr begin, size_t bytes, CUstream stream) {
   return stream != nullptr &&
          IsDeviceMemory(reinterpret_cast<const void*>(begin), bytes, DeviceOf(stream));
+}
+
+struct AtomicCounts {
+  std::atomic<uint64_t> kernels{0};
+  std::atomic<uint64_t> copies_to_host{0};
+  std::atomic<uint64_t> copies_to_device{0};
+  FakeCudaCounts Read() const { return {kernels, copies_to_host, copies_to_device}; }
+};
+
+AtomicCounts& Counts() {
+  static AtomicCounts counts;
+  return counts;
 }
 
 CUresult Queue(CUstream stream, std::function<void()> run, std::function<bool()> ready = nullptr) {
@@ -77,6 +55,13 @@ CUresult Queue(CUstream stream, std::function<void()> run, std::function<bool()>
   }
   if (DeviceOf(stream) != CurrentDevice()) {
     return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (Graph* graph = Of(stream)->capture) {
+    if (!graph->is_valid()) {
+      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    graph->Add(*Of(stream), {std::move(ready), std::move(run)});
+    return CUDA_SUCCESS;
   }
   Executor::Get().Queue(Of(stream), {std::move(ready), std::move(run)});
   return CUDA_SUCCESS;
@@ -100,10 +85,16 @@ int Capability() {
   return capability != nullptr ? std::atoi(capability) : 86;
 }
 
-double NowMs() {
-  return std::chrono::duration<double, std::milli>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+// Whether stream memory operations work, on this stream now.
+CUresult CheckWords(CUstream stream) {
+  if (std::getenv("FAKE_CUDA_NO_WORDS") != nullptr) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (Of(stream)->capture != nullptr && std::getenv("FAKE_CUDA_NO_GRAPH_WORDS") != nullptr) {
+    Of(stream)->capture->Invalidate();
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return CUDA_SUCCESS;
 }
 
 uint32_t LoadWord(CUdeviceptr address) {
@@ -111,17 +102,13 @@ uint32_t LoadWord(CUdeviceptr address) {
 }
 
 }  // namespace
-
-bool IsDeviceMemory(const void* begin, size_t bytes, int device) {
-  const std::lock_guard lock(GetMemory().mutex);
-  return Holds(GetMemory().device[device], begin, bytes);
-}
-
 }  // namespace tandem::fake_cuda
 
 using namespace tandem::fake_cuda;  // NOLINT: the functions below are C's
 
 extern "C" {
+
+void fakeCudaCounts(FakeCudaCounts* counts) { *counts = Counts().Read(); }
 
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int* version) {
@@ -199,6 +186,9 @@ CUresult cuMemAlloc(CUdeviceptr* data, size_t bytes) {
   if (device < 0) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
+  if (Capturing() != nullptr) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   Memory& memory = GetMemory();
   const std::lock_guard lock(memory.mutex);
   if (bytes == 0 || bytes > kMemoryBytes - std::min(kMemoryBytes, memory.used[device])) {
@@ -265,15 +255,17 @@ CUresult cuMemHostUnregister(void* data) {
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  if (!IsDevice(to, bytes, stream) || !IsPinned(from, bytes)) {
+  if (!IsDevice(to, bytes, stream) || !IsPinnedWhole(from, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  ++Counts().copies_to_device;
   return Queue(stream, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  if (!IsDevice(from, bytes, stream) || !IsPinned(to, bytes)) {
+  if (!IsDevice(from, bytes, stream) || !IsPinnedWhole(to, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  ++Counts().copies_to_host;
   return Queue(stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
@@ -293,6 +285,9 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamSynchronize(CUstream stream) {
+  if (Of(stream)->capture != nullptr) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   Executor::Get().AwaitIdle(Of(stream));
   return Health();
 }
@@ -303,6 +298,12 @@ CUresult cuStreamDestroy(CUstream stream) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  if (Capturing() != nullptr && Of(event)->capture != nullptr) {
+    return Capturing()->Wait(Of(stream), *Of(event));
+  }
+  if (Of(stream)->capture != nullptr || Of(event)->capture != nullptr) {
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
   uint64_t ticket = 0;
   {
     const std::lock_guard lock(Executor::Get().mutex());
@@ -312,8 +313,8 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
       stream, [] {}, [event = Of(event), ticket] { return event->reached >= ticket; });
 }
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-  if (std::getenv("FAKE_CUDA_NO_WORDS") != nullptr) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult words = CheckWords(stream); words != CUDA_SUCCESS) {
+    return words;
   }
   if (!IsPinned(reinterpret_cast<const void*>(address), sizeof(value))) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -324,8 +325,8 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
 }
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
                              unsigned flags) {
-  if (std::getenv("FAKE_CUDA_NO_WORDS") != nullptr) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult words = CheckWords(stream); words != CUDA_SUCCESS) {
+    return words;
   }
   if (flags != CU_STREAM_WAIT_VALUE_GEQ ||
       !IsPinned(reinterpret_cast<const void*>(address), sizeof(value))) {
@@ -350,15 +351,19 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (reinterpret_cast<EventHandle*>(event)->device != DeviceOf(stream)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
+  if (Graph* graph = Of(stream)->capture) {
+    graph->Record(*Of(stream), *Of(event));
+    return CUDA_SUCCESS;
+  }
   uint64_t ticket = 0;
   {
     const std::lock_guard lock(Executor::Get().mutex());
     ticket = ++Of(event)->recorded;
+    Of(event)->capture = nullptr;
   }
   const auto reach = [event = Of(event), ticket] {
     const std::lock_guard lock(Executor::Get().mutex());
-    event->reached = std::max(event->reached, ticket);
-    event->time_ms = NowMs();
+    event->Reach(ticket);
   };
   if (Executor::Get().IsIdle(Of(stream))) {
     reach();
@@ -366,7 +371,19 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   }
   return Queue(stream, reach);
 }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+  Graph* graph = Of(stream)->capture;
+  if (flags != CU_EVENT_RECORD_EXTERNAL || graph == nullptr ||
+      reinterpret_cast<EventHandle*>(event)->device != DeviceOf(stream)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  graph->AddRecord(*Of(stream), Of(event));
+  return CUDA_SUCCESS;
+}
 CUresult cuEventQuery(CUevent event) {
+  if (Of(event)->capture != nullptr) {
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
   {
     const std::lock_guard lock(Executor::Get().mutex());
     if (Of(event)->reached < Of(event)->recorded) {
@@ -411,6 +428,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
       grid_z > 65535 || block_x * block_y * block_z > 1024) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  ++Counts().kernels;
   const auto* bytes = static_cast<const std::byte*>(params[0]);
   std::vector<std::byte> copy(bytes, bytes + tandem::shim::KernelParamsBytes(name));
   return Queue(stream, [=, copy = std::move(copy)] {

@@ -30,6 +30,9 @@ inline const std::shared_ptr<Event>& Of(CUevent event) {
 }
 inline int DeviceOf(CUstream stream) { return reinterpret_cast<StreamHandle*>(stream)->device; }
 
+// Whose context is the thread's; -1: none.
+int& CurrentDevice();
+
 // Whether that device allocated all of it.
 bool IsDeviceMemory(const void* begin, size_t bytes, int device);
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -128,6 +129,75 @@ TEST_F(CudaDeviceTest, StampsGrowAlongAStream) {
   EXPECT_GT(times[0], 0.0);
   EXPECT_LE(times[0], times[1]);
   EXPECT_LE(times[1], times[2]);
+}
+
+// Clears on one stream, copies on another, and back; the host changes what it starts from.
+TEST_F(CudaDeviceTest, AGraphDoesAgainWhatWasCaptured) {
+  constexpr size_t kBytes = 64;
+  auto there = device_->Allocate(2 * kBytes, "values").value();
+  auto back = device_->AllocateHost(2 * kBytes, "values").value();
+  auto forth = device_->CreateEvent();
+  auto done = device_->CreateEvent();
+  double times[2] = {};
+  CudaStream* const others[] = {&transfer()};
+  auto graph = compute().Capture(others, [&] {
+    compute().Stamp(&times[0]);
+    compute().Clear(there->data(), kBytes);
+    compute().Record(*forth);
+    transfer().WaitFor(*forth);
+    transfer().CopyToHost(back->data(), there->data(), 2 * kBytes);
+    transfer().Record(*done);
+    compute().WaitFor(*done);
+    compute().Clear(there->data() + kBytes, kBytes);
+    compute().Stamp(&times[1]);
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int value : {5, 6}) {
+    const std::vector<std::byte> values(2 * kBytes, std::byte(value));
+    ASSERT_TRUE(device_->Upload(there->data(), values.data(), values.size()).ok());
+    std::fill(back->data(), back->data() + 2 * kBytes, std::byte{1});
+    const double before = times[1];
+    compute().LaunchGraph(**graph);
+    ASSERT_TRUE(compute().Synchronize(kTimeoutUs).ok());
+    EXPECT_EQ(back->data()[0], std::byte{0});
+    EXPECT_EQ(back->data()[2 * kBytes - 1], std::byte(value));
+    EXPECT_GE(times[0], before);
+    EXPECT_GE(times[1], times[0]);
+  }
+}
+
+TEST_F(CudaDeviceTest, WhatCannotBeCapturedIsAnErrorAndNothingIsQueued) {
+  auto there = device_->Allocate(64, "values").value();
+  auto event = device_->CreateEvent();
+  CudaStream* const others[] = {&transfer()};
+  bool ran = false;
+  const int32_t table = 0;
+  const std::vector<std::function<absl::Status()>> wrong = {
+      [&] {
+        compute().Launch([&ran] {
+          ran = true;
+          return absl::OkStatus();
+        });
+        return absl::OkStatus();
+      },
+      [&] {
+        (void)compute().Upload(&table, sizeof(table));
+        return absl::OkStatus();
+      },
+      [&] {  // the other stream is left out
+        compute().Record(*event);
+        transfer().WaitFor(*event);
+        transfer().Clear(there->data(), 64);
+        return absl::OkStatus();
+      },
+      [] { return absl::UnavailableError("no"); }};
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    EXPECT_FALSE(compute().Capture(others, wrong[i]).ok()) << i;
+    EXPECT_TRUE(compute().Synchronize(kTimeoutUs).ok()) << i;
+    EXPECT_TRUE(transfer().Synchronize(kTimeoutUs).ok()) << i;
+  }
+  EXPECT_FALSE(ran);
 }
 
 TEST_F(CudaDeviceTest, TooMuchMemoryIsRefusedWithWhatToLower) {

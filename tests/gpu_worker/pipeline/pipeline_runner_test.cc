@@ -1,10 +1,12 @@
 #include "gpu_worker/pipeline/pipeline_runner.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/fakes/cuda/counts.h"
 #include "tests/gpu_worker/pipeline/pipeline_fixture.h"
 
 namespace tandem::gpu_worker {
@@ -49,6 +51,35 @@ TEST_F(PipelineRunnerTest, SequencesMoveBetweenThePoolsInBothDirections) {
   }
   ASSERT_TRUE(driver_->RunAll(StepMode::kUnified, 48).ok());
   ExpectGoldenTokens();
+}
+
+// Prompts and moves in between, so that graphs are used again after other steps.
+TEST_F(PipelineRunnerTest, DecodesRunAsGraphsWhereTheDeviceHasThem) {
+  for (const bool eager : {false, true}) {
+    for (const StepMode mode : {StepMode::kGpuOnly, StepMode::kUnified, StepMode::kAsymmetric}) {
+      PipelineOptions options = TwoTierOptions();
+      options.enforce_eager = eager;
+      options.cpu_kv_bytes = mode == StepMode::kGpuOnly ? 0 : options.cpu_kv_bytes;
+      Start(options);
+      AddCases(mode == StepMode::kGpuOnly ? 1 : 5);
+      for (int step = 0; step < 20; ++step) {
+        if (step % 9 == 8 && mode != StepMode::kGpuOnly) {
+          driver_->Move(2);
+        }
+        ASSERT_TRUE(driver_->Step(mode, 90).ok());
+      }
+      const absl::Status status = driver_->RunAll(mode, 64);
+      ASSERT_TRUE(status.ok()) << status;
+      ExpectGoldenTokens();
+      if (eager || TestDevice() != "cuda") {
+        EXPECT_EQ(driver_->graph_steps(), 0);
+      } else {
+        EXPECT_GT(driver_->captures(), 0);
+        EXPECT_GT(driver_->graph_steps(), 2 * driver_->captures());
+      }
+      worker_.reset();
+    }
+  }
 }
 
 // Each move rounds to int8 and back; the golden tokens stay while the margin is beyond its reach.
@@ -109,6 +140,25 @@ TEST_F(PipelineRunnerTest, PromptsOfTheCpuTierDoNotDependOnTheirChunks) {
   }
 }
 
+TEST_F(PipelineRunnerTest, MovesReachEveryWorkersHeads) {
+  PipelineOptions options = TwoTierOptions();
+  options.num_cpu_attention_workers = 2;
+  Start(options);
+  fakes::FakeCpuAttentionWorker second(runner_->exchanges()[1]);
+  runner_->SetCpuWorkerUp(1, true);
+  AddCases(5);
+  for (int step = 0; step < 20; ++step) {
+    if (step % 4 == 3) {
+      driver_->Move(static_cast<size_t>(step) % 5);
+      driver_->Move(1);
+    }
+    const absl::Status status = driver_->Step(StepMode::kUnified, 90);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  ASSERT_TRUE(driver_->RunAll(StepMode::kUnified, 90).ok());
+  ExpectGoldenTokens();
+}
+
 TEST_F(PipelineRunnerTest, MovesAloneAreAStep) {
   Start(TwoTierOptions());
   AddCases(3);
@@ -117,9 +167,22 @@ TEST_F(PipelineRunnerTest, MovesAloneAreAStep) {
   SequenceDriver::Sequence& sequence = driver_->sequences()[2];
   input.epoch = driver_->NextEpoch();
   input.copies.push_back({true, sequence.gpu_blocks, sequence.cpu_blocks, sequence.computed});
+  input.copies.push_back(input.copies[0]);
+  EXPECT_EQ(runner_->Run(input).status().code(), absl::StatusCode::kInternal);  // once at most
+  input.copies.pop_back();
+  const std::optional<FakeCudaCounts> before = ReadFakeCudaCounts();
   const auto output = runner_->Run(input);
   ASSERT_TRUE(output.ok()) << output.status();
   EXPECT_TRUE(output->sequences.empty());
+  if (const std::optional<FakeCudaCounts> after = ReadFakeCudaCounts(); after && before) {
+    // All layers at once, and each run of neighbouring blocks, which are one device's alone; tables
+    // go the other way.
+    const auto devices = static_cast<uint64_t>(TestTensorParallel());
+    const uint64_t most_copies = devices == 1 ? sequence.cpu_blocks.size() : 0;
+    EXPECT_EQ(after->kernels - before->kernels, devices);
+    EXPECT_GE(after->copies_to_host - before->copies_to_host, std::min<uint64_t>(most_copies, 1));
+    EXPECT_LE(after->copies_to_host - before->copies_to_host, most_copies);
+  }
   sequence.on_cpu = true;
   ASSERT_TRUE(driver_->RunAll(StepMode::kUnified, 64).ok());
   ExpectGoldenTokens();

@@ -103,6 +103,8 @@ bool SequenceDriver::Plan(StepMode mode, int32_t chunk, StepInput* input) {
 }
 
 void SequenceDriver::Apply(const StepInput& input, const StepOutput& output) {
+  graph_steps_ += output.is_graph ? 1 : 0;
+  captures_ += output.is_captured ? 1 : 0;
   for (const std::vector<SequenceWork>& works : input.sub_batch) {
     for (const SequenceWork& work : works) {
       sequences_[work.sequence_id].computed += static_cast<int32_t>(work.tokens.size());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -40,10 +41,16 @@ class SequenceDriver {
   absl::Status Step(StepMode mode, int32_t chunk);
   absl::Status RunAll(StepMode mode, int32_t chunk);
   // Makes the next step move a sequence to the other pool, instead of computing it.
-  void Move(size_t index) { moves_.push_back(index); }
+  void Move(size_t index) {
+    if (std::find(moves_.begin(), moves_.end(), index) == moves_.end()) {
+      moves_.push_back(index);
+    }
+  }
   void Apply(const StepInput& input, const StepOutput& output);
 
   std::vector<Sequence>& sequences() { return sequences_; }
+  int graph_steps() const { return graph_steps_; }
+  int captures() const { return captures_; }
   uint64_t epoch() const { return epoch_; }
   uint64_t NextEpoch() { return ++epoch_; }
 
@@ -58,6 +65,8 @@ class SequenceDriver {
   std::vector<int32_t> free_cpu_;
   std::vector<size_t> moves_;
   uint64_t epoch_ = 0;
+  int graph_steps_ = 0;
+  int captures_ = 0;
 };
 
 }  // namespace tandem::gpu_worker

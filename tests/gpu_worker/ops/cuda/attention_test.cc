@@ -79,8 +79,8 @@ class CudaAttentionTest : public testing::TestWithParam<Kind> {
   enum class Op { kPrefill, kDecode };
   struct How {
     Op op;
-    int32_t every = 1;  // which rows are checked
-    int64_t scratch_rows = 0;
+    int32_t every = 1;    // which rows are checked
+    bool splits = false;  // has scratch memory to split contexts
   };
 
   void ExpectAttention(Heads heads, TestPool& pool, const std::vector<Piece>& pieces,
@@ -93,6 +93,9 @@ class CudaAttentionTest : public testing::TestWithParam<Kind> {
       const auto from = piece.sequence->begin() + int64_t{piece.start} * heads.stride();
       batch.insert(batch.end(), from, from + int64_t{piece.count} * heads.stride());
     }
+    if (how.op == Op::kDecode) {
+      runs.AddEmpty(1);
+    }
     Guarded qkv(batch);
     const ComputeType compute(GetParam().compute);
     const size_t width = static_cast<size_t>(heads.q * heads.dim);
@@ -103,8 +106,8 @@ class CudaAttentionTest : public testing::TestWithParam<Kind> {
     params.pool = pool.Params(1);
     params.scale = static_cast<float>(1.0 / std::sqrt(heads.dim));
     params.out = out.data();
-    params.scratch_floats = DecodeScratchFloats(
-        launcher_.traits(), static_cast<int32_t>(how.scratch_rows), heads.q, heads.dim);
+    params.scratch_floats =
+        how.splits ? DecodeScratchFloats(launcher_.traits(), heads.q, heads.dim) : 0;
     Guarded scratch(static_cast<size_t>(params.scratch_floats) * sizeof(float));
     params.scratch = scratch.as<float>();
     ASSERT_TRUE(StoreKv(launcher_, nullptr, {params.qkv, params.runs, params.pool}).ok());
@@ -197,9 +200,9 @@ TEST_P(CudaAttentionTest, LongPromptsMatchTheReference) {
 
 TEST_P(CudaAttentionTest, DecodeOfShortAndLongSequencesMatchesTheReference) {
   for (const Heads heads : kHeads) {
-    for (const int64_t scratch_rows : {0, 3}) {  // 0: no room to split contexts
+    for (const bool splits : {false, true}) {
       TestPool pool = Pool(heads, 32, 40);
-      const std::vector<int32_t> lengths = {1, 17, 700, 128, 33};
+      const std::vector<int32_t> lengths = {1, 17, 700, 33};
       std::vector<std::vector<float>> sequences;
       std::vector<std::vector<int32_t>> tables;
       std::vector<Piece> pieces;
@@ -211,9 +214,9 @@ TEST_P(CudaAttentionTest, DecodeOfShortAndLongSequencesMatchesTheReference) {
         StoreWhole(heads, pool, sequences[s], tables[s]);
         pieces.push_back({&sequences[s], &tables[s], lengths[s] - 1, 1});
       }
-      ExpectAttention(heads, pool, pieces, {Op::kDecode, 1, scratch_rows});
+      ExpectAttention(heads, pool, pieces, {Op::kDecode, 1, splits});
       const bool is_split = launcher_.launched().back().starts_with("decode_attention_merge");
-      EXPECT_EQ(is_split, scratch_rows > 0 && GetParam().compute != ElementType::kFloat32);
+      EXPECT_EQ(is_split, splits && GetParam().compute != ElementType::kFloat32);
     }
   }
 }
@@ -224,7 +227,7 @@ TEST_P(CudaAttentionTest, GroupsLargerThanATile) {
   const auto sequence = RandomRows(heads, 300);
   const auto table = pool.Take(300);
   StoreWhole(heads, pool, sequence, table);
-  ExpectAttention(heads, pool, {{&sequence, &table, 299, 1}}, {Op::kDecode, 1, 8});
+  ExpectAttention(heads, pool, {{&sequence, &table, 299, 1}}, {Op::kDecode, 1, true});
   ExpectAttention(heads, pool, {{&sequence, &table, 280, 20}}, {Op::kPrefill, 4});
 }
 

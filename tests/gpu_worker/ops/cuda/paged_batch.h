@@ -70,8 +70,19 @@ class TestRuns {
     params_.max_rows = std::max(params_.max_rows, run.num_rows);
     params_.max_context = std::max(params_.max_context, run.start_position + run.num_rows);
   }
+  // Runs without rows, as graphs have them.
+  void AddEmpty(int32_t count) {
+    for (int32_t i = 0; i < count; ++i) {
+      RunParams run;
+      run.rows_before = params_.total_rows;
+      runs_.push_back(run);
+    }
+    empty_ += count;
+    params_.num_runs += count;
+  }
   RunsParams Params() {
     RunsParams params = params_;
+    params.total_rows += empty_;
     params.runs = runs_.data();
     params.tables = tables_.data();
     return params;
@@ -79,6 +90,7 @@ class TestRuns {
 
  private:
   RunsParams params_;
+  int32_t empty_ = 0;
   std::vector<RunParams> runs_;
   std::vector<int32_t> tables_;
 };
