@@ -85,21 +85,14 @@ class CudaTokenChooser : public TokenChooser {
     cuda::SampleBatch batch = cuda::MakeSampleBatch(choices, vocab_);
     TANDEM_CHECK(batch.max_logprobs <= kMaxLogprobs);
     batch.PointToMasks(Upload(stream, batch.masks));
-    const cuda::SampleRowParams* rows = Upload(stream, batch.rows);
-    cuda::SampleParams sample;
-    sample.logits = logits;
-    sample.scratch = scratch_->as<float>();
-    sample.row_params = rows;
-    sample.edits = Upload(stream, batch.edits);
-    sample.tokens = tokens_->as<int32_t>();
-    sample.rows = static_cast<int32_t>(choices.size());
-    sample.vocab = vocab_;
+    const cuda::LogitRowsParams rows{logits, Upload(stream, batch.rows), tokens_->as<int32_t>(),
+                                     static_cast<int32_t>(choices.size()), vocab_};
     cuda::DriverLauncher& launcher = context_->cuda().launcher();
-    stream.Fail(cuda::Sample(launcher, stream.handle(), sample));
+    stream.Fail(cuda::Sample(launcher, stream.handle(),
+                             {rows, scratch_->as<float>(), Upload(stream, batch.edits)}));
     if (batch.max_logprobs >= 0) {
       stream.Fail(cuda::Logprobs(launcher, stream.handle(),
-                                 {logits, rows, sample.tokens, entries_->as<cuda::LogprobEntry>(),
-                                  sample.rows, vocab_, batch.max_logprobs}));
+                                 {rows, entries_->as<cuda::LogprobEntry>(), batch.max_logprobs}));
     }
     return batch.max_logprobs;
   }

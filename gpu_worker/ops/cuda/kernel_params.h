@@ -221,14 +221,19 @@ struct SampleRowParams {
   float presence_penalty = 0;
 };
 
-struct SampleParams {
-  const float* logits = nullptr;  // [rows, vocab]
-  float* scratch = nullptr;       // [rows, vocab]
-  const SampleRowParams* row_params = nullptr;
-  const TokenEdit* edits = nullptr;
-  int32_t* tokens = nullptr;  // [rows]
-  int32_t rows = 0;
+struct LogitRowsParams {
+  const float* logits = nullptr;                // [rows, vocab]
+  const SampleRowParams* row_params = nullptr;  // [rows]
+  int32_t* tokens = nullptr;                    // [rows] chosen, inside the vocabulary
+  int32_t count = 0;                            // of rows
   int32_t vocab = 0;
+};
+
+// Chooses the rows' tokens.
+struct SampleParams {
+  LogitRowsParams rows;
+  float* scratch = nullptr;  // [rows, vocab]
+  const TokenEdit* edits = nullptr;
 };
 
 struct LogprobEntry {
@@ -241,13 +246,9 @@ struct LogprobEntry {
 // chosen token's, then those of the num_logprobs best, best first, lower ids first on ties; a
 // vocabulary with fewer tokens ends with ids of -1. Rows that want none are left alone.
 struct LogprobsParams {
-  const float* logits = nullptr;  // [rows, vocab]
-  const SampleRowParams* row_params = nullptr;
-  const int32_t* tokens = nullptr;  // [rows] chosen, inside the vocabulary
+  LogitRowsParams rows;             // whose tokens are read
   LogprobEntry* entries = nullptr;  // [rows, 1 + max_top]
-  int32_t rows = 0;
-  int32_t vocab = 0;
-  int32_t max_top = 0;  // the largest num_logprobs
+  int32_t max_top = 0;              // the largest num_logprobs
 };
 
 }  // namespace tandem::gpu_worker::ops::cuda

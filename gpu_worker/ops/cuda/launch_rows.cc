@@ -119,23 +119,31 @@ absl::Status WaitWord(KernelLauncher& launcher, StreamHandle stream, const WordP
   return Launcher{launcher, stream}.Run("wait_word", Shape(1, 1, 1, 1), params);
 }
 
+namespace {
+
+absl::Status CheckLogitRows(const LogitRowsParams& rows) {
+  TANDEM_RETURN_IF_ERROR(InRange("rows", rows.count, 1, kMaxGridX));
+  return InRange("vocab", rows.vocab, 1, kMaxVocab);
+}
+
+}  // namespace
+
 absl::Status Sample(KernelLauncher& launcher, StreamHandle stream, const SampleParams& params) {
-  if (params.rows == 0) {
+  if (params.rows.count == 0) {
     return absl::OkStatus();
   }
-  TANDEM_RETURN_IF_ERROR(InRange("rows", params.rows, 1, kMaxGridX));
-  TANDEM_RETURN_IF_ERROR(InRange("vocab", params.vocab, 1, kMaxVocab));
-  return Launcher{launcher, stream}.Run("sample", Shape(params.rows, 1, 1, kSampleThreads), params);
+  TANDEM_RETURN_IF_ERROR(CheckLogitRows(params.rows));
+  return Launcher{launcher, stream}.Run("sample", Shape(params.rows.count, 1, 1, kSampleThreads),
+                                        params);
 }
 
 absl::Status Logprobs(KernelLauncher& launcher, StreamHandle stream, const LogprobsParams& params) {
-  if (params.rows == 0) {
+  if (params.rows.count == 0) {
     return absl::OkStatus();
   }
-  TANDEM_RETURN_IF_ERROR(InRange("rows", params.rows, 1, kMaxGridX));
-  TANDEM_RETURN_IF_ERROR(InRange("vocab", params.vocab, 1, kMaxVocab));
+  TANDEM_RETURN_IF_ERROR(CheckLogitRows(params.rows));
   TANDEM_RETURN_IF_ERROR(InRange("max_top", params.max_top, 0, 1024));
-  return Launcher{launcher, stream}.Run("logprobs", Shape(params.rows, 1, 1, kSampleThreads),
+  return Launcher{launcher, stream}.Run("logprobs", Shape(params.rows.count, 1, 1, kSampleThreads),
                                         params);
 }
 

@@ -94,7 +94,7 @@ TANDEM_DEVICE float Finite(float logit) {
 // Copies the row to `out` with everything that a request asks of single tokens; all threads.
 TANDEM_DEVICE void PrepareLogits(const SampleParams& params, const SampleRowParams& row,
                                  const float* in, float* out) {
-  for (int i = ThreadIndex(); i < params.vocab; i += kSampleThreads) {
+  for (int i = ThreadIndex(); i < params.rows.vocab; i += kSampleThreads) {
     out[i] = IsAllowed(row, i) ? in[i] : FloatOf(0xff800000u);
   }
   SyncBlock();
@@ -282,30 +282,30 @@ TANDEM_DEVICE int FirstAllowed(const SampleShared& shared, const SampleRowParams
 TANDEM_DEVICE int Choose(const SampleShared& shared, const SampleParams& params,
                          const SampleRowParams& row, float* logits) {
   Best best = NoBest();
-  for (int i = ThreadIndex(); i < params.vocab; i += kSampleThreads) {
+  for (int i = ThreadIndex(); i < params.rows.vocab; i += kSampleThreads) {
     logits[i] = Finite(logits[i]);
     best = logits[i] > best.logit ? Best{logits[i], i} : best;
   }
   best = BlockBest(best, shared.logits, shared.tokens);
   if (best.token == kNoToken) {
-    return FirstAllowed(shared, row, params.vocab);
+    return FirstAllowed(shared, row, params.rows.vocab);
   }
   if (!(row.temperature >= kGreedyTemperature)) {
     return best.token;
   }
   Weights weights{logits, best.logit, 1.0f / row.temperature, row.lowest_exponent,
                   FloatOf(0xff800000u)};
-  if (row.top_k > 0 && row.top_k < params.vocab) {
-    const Crossing kth =
-        FindCrossing(shared, params.vocab, static_cast<Sum>(row.top_k), [&](int i, uint32_t* key) {
-          *key = OrderOf(logits[i]);
-          return Sum{1};
-        });
+  if (row.top_k > 0 && row.top_k < params.rows.vocab) {
+    const Crossing kth = FindCrossing(shared, params.rows.vocab, static_cast<Sum>(row.top_k),
+                                      [&](int i, uint32_t* key) {
+                                        *key = OrderOf(logits[i]);
+                                        return Sum{1};
+                                      });
     const uint32_t bits = (kth.key & 0x80000000u) != 0 ? kth.key & 0x7fffffffu : ~kth.key;
     weights.lowest_logit = FloatOf(bits);
   }
-  const Border border = BorderOf(shared, weights, params.vocab, row.top_p);
-  return Draw(shared, weights, params.vocab, border, UniformAt(row.seed, row.position));
+  const Border border = BorderOf(shared, weights, params.rows.vocab, row.top_p);
+  return Draw(shared, weights, params.rows.vocab, border, UniformAt(row.seed, row.position));
 }
 
 // The row's logits with those of tokens that are not allowed as minus infinity.
@@ -362,15 +362,15 @@ TANDEM_KERNEL(sample, SampleParams, kSampleThreads, kBarriers) {
   TANDEM_SHARED(Sum, sums, kSampleThreads);
   TANDEM_SHARED(Sum, found, 2);
   const SampleShared shared{logits, tokens, sums, found};
-  const SampleRowParams row = params.row_params[BlockX()];
+  const SampleRowParams row = params.rows.row_params[BlockX()];
   int token = row.given_token;
   if (token < 0) {
-    const int64_t first = int64_t{BlockX()} * params.vocab;
-    PrepareLogits(params, row, params.logits + first, params.scratch + first);
+    const int64_t first = int64_t{BlockX()} * params.rows.vocab;
+    PrepareLogits(params, row, params.rows.logits + first, params.scratch + first);
     token = Choose(shared, params, row, params.scratch + first);
   }
   if (ThreadIndex() == 0) {
-    params.tokens[BlockX()] = token;
+    params.rows.tokens[BlockX()] = token;
   }
 }
 
@@ -380,20 +380,20 @@ TANDEM_KERNEL(logprobs, LogprobsParams, kSampleThreads, kBarriers) {
   TANDEM_SHARED(Sum, sums, kSampleThreads);
   TANDEM_SHARED(Sum, found, 2);
   const SampleShared shared{best_logits, best_tokens, sums, found};
-  const SampleRowParams row = params.row_params[BlockX()];
+  const SampleRowParams row = params.rows.row_params[BlockX()];
   if (row.num_logprobs < 0) {
     return;
   }
-  const AllowedLogits logits{params.logits + int64_t{BlockX()} * params.vocab, &row};
-  const int chosen = params.tokens[BlockX()];
+  const AllowedLogits logits{params.rows.logits + int64_t{BlockX()} * params.rows.vocab, &row};
+  const int chosen = params.rows.tokens[BlockX()];
   Best best = NoBest();
   Sum larger = 0;
-  for (int i = ThreadIndex(); i < params.vocab; i += kSampleThreads) {
+  for (int i = ThreadIndex(); i < params.rows.vocab; i += kSampleThreads) {
     best = Better(best, {logits.Of(i), i});
     larger += logits.Of(i) > logits.Of(chosen) ? 1 : 0;
   }
   best = BlockBest(best, shared.logits, shared.tokens);
-  const LogSoftmax softmax = LogSoftmaxOf(shared, logits, best, params.vocab);
+  const LogSoftmax softmax = LogSoftmaxOf(shared, logits, best, params.rows.vocab);
   int rank = static_cast<int>(BlockScan(shared, larger).total) + 1;
   LogprobEntry* out = params.entries + int64_t{BlockX()} * (1 + params.max_top);
   if (ThreadIndex() == 0) {
@@ -402,7 +402,7 @@ TANDEM_KERNEL(logprobs, LogprobsParams, kSampleThreads, kBarriers) {
   for (int n = 0; n < row.num_logprobs; ++n) {
     if (n > 0) {
       const Best last = best;
-      best = NextBest(shared, logits, last, params.vocab);
+      best = NextBest(shared, logits, last, params.rows.vocab);
       rank = best.logit == last.logit ? rank : n + 1;
     } else {
       rank = 1;

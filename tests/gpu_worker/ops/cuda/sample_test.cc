@@ -27,14 +27,12 @@ std::vector<SampledToken> ChooseAll(const std::vector<float>& logits,
   cuda::Guarded scratch(batch.size() * sizeof(float));
   cuda::Guarded tokens(choices.size() * sizeof(int32_t));
   cuda::Guarded entries(choices.size() * stride * sizeof(cuda::LogprobEntry));
-  EXPECT_TRUE(cuda::Sample(launcher, nullptr,
-                           {in.as<float>(), scratch.as<float>(), sample.rows.data(),
-                            sample.edits.data(), tokens.as<int32_t>(), count, vocab})
-                  .ok());
-  EXPECT_TRUE(cuda::Logprobs(launcher, nullptr,
-                             {in.as<float>(), sample.rows.data(), tokens.as<int32_t>(),
-                              entries.as<cuda::LogprobEntry>(), count, vocab, max_top})
-                  .ok());
+  const cuda::LogitRowsParams rows{in.as<float>(), sample.rows.data(), tokens.as<int32_t>(), count,
+                                   vocab};
+  EXPECT_TRUE(
+      cuda::Sample(launcher, nullptr, {rows, scratch.as<float>(), sample.edits.data()}).ok());
+  EXPECT_TRUE(
+      cuda::Logprobs(launcher, nullptr, {rows, entries.as<cuda::LogprobEntry>(), max_top}).ok());
   EXPECT_EQ(std::memcmp(in.data(), batch.data(), in.bytes()), 0) << "the logits stay";
   std::vector<SampledToken> sampled;
   for (size_t i = 0; i < choices.size(); ++i) {
