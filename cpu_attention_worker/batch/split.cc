@@ -5,12 +5,13 @@
 namespace tandem::cpu_attention_worker {
 namespace {
 
-// Longer segments would leave too little to help with; shorter ones lose to merging, and all heads
-// of a segment are read in the longest runs of memory (docs/kv_layout.md).
-constexpr int64_t kMinSegmentTokens = 512;
+// A batch with less than this for each thread is cut by heads.
+constexpr int64_t kLongShareTokens = 512;
+// A share's first segments are long and its last ones short (half of what is left of it), so that
+// whoever is done first finds little to wait for. All heads of a segment are read in the longest
+// runs of memory (docs/kv_layout.md).
 constexpr int64_t kMaxSegmentTokens = 2048;
-// More tasks than threads, so that a thread that loses its core for a while is helped.
-constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kMinSegmentTokens = 128;
 // Of a small batch, where every further segment is one more to merge.
 constexpr int64_t kSmallTasksPerThread = 2;
 constexpr int64_t kMinSmallSegmentTokens = 64;
@@ -43,39 +44,31 @@ class RowBuilder {
   RowSplit row_split_;
 };
 
-// Along the tokens, all heads together: cut where a thread's share ends, at the next border of
-// blocks, and between these into even segments.
+// Along the tokens, all heads together: cut where a thread's share ends, at the nearest border of
+// blocks, and before that into segments that become shorter.
 void SplitLongRows(std::span<const int64_t> rows, int64_t total, const SplitShape& shape,
                    Split* split) {
-  const int64_t threads = shape.num_threads;
-  const int64_t segment_tokens = std::clamp(CeilDivide(total, threads * kTasksPerThread),
-                                            kMinSegmentTokens, kMaxSegmentTokens);
-  const int64_t step = std::max<int64_t>(shape.block_tokens, kSegmentGrain);
+  const int64_t step = std::max<int64_t>(shape.block_tokens, kMinSegmentTokens);
   int64_t before = 0;  // tokens of earlier rows
   int64_t share = 1;   // ends at share * total / threads
+  const auto border = [&] { return share * total / shape.num_threads - before; };  // in the row
   for (size_t i = 0; i < rows.size(); ++i) {
     RowBuilder row(static_cast<int32_t>(i), split);
-    int64_t begin = 0;
-    while (begin < rows[i]) {
-      int64_t end = rows[i];
-      while (share < threads) {
-        const int64_t border = share * total / threads - before;
-        const int64_t cut = (border + step / 2) / step * step;
-        if (border > rows[i]) {
-          break;
-        }
+    for (int64_t begin = 0; begin < rows[i];) {
+      while (share < shape.num_threads && border() - begin <= step / 2) {
         ++share;
-        if (cut > begin && cut < rows[i]) {
-          end = cut;
-          break;
-        }
       }
-      const int64_t length =
-          RoundUp(CeilDivide(end - begin, CeilDivide(end - begin, segment_tokens)), step);
-      for (; begin < end; begin += length) {
-        row.Add(begin, std::min(length, end - begin), 0, shape.num_kv_heads);
-        row.EndSegment();
+      const int64_t wanted = std::min((border() - begin) / 2, kMaxSegmentTokens);
+      int64_t end = begin + RoundUp(std::max(wanted, step), step);
+      const int64_t cut = (border() + step / 2) / step * step;
+      if (cut > begin) {
+        end = std::min(end, cut);
       }
+      if (rows[i] - end < step / 2) {  // too little for a segment
+        end = rows[i];
+      }
+      row.Add(begin, end - begin, 0, shape.num_kv_heads);
+      row.EndSegment();
       begin = end;
     }
     row.EndRow();
@@ -159,7 +152,7 @@ Split SplitBatch(std::span<const int64_t> context_tokens, const SplitShape& shap
     total += tokens;
   }
   split.rows.reserve(context_tokens.size());
-  if (total >= kMinSegmentTokens * shape.num_threads) {
+  if (total >= kLongShareTokens * shape.num_threads) {
     SplitLongRows(context_tokens, total, shape, &split);
   } else {
     SplitShortRows(context_tokens, total, shape, &split);

@@ -112,6 +112,20 @@ TEST(SplitBatch, RaggedBatchesAreAsEvenAsBlocksAllow) {
   }
 }
 
+// So that who helps at the end finds something to take, and nobody waits long.
+TEST(SplitBatch, SegmentsBecomeShortTowardsTheEndOfAShare) {
+  for (const std::vector<int64_t>& rows :
+       {std::vector<int64_t>(16, 1024), std::vector<int64_t>(1, 32'768)}) {
+    const Split split = SplitBatch(rows, {8, 128, 2});
+    for (size_t thread = 0; thread < 2; ++thread) {
+      const Task& first = split.tasks[static_cast<size_t>(split.thread_begin[thread])];
+      const Task& last = split.tasks[static_cast<size_t>(split.thread_begin[thread + 1]) - 1];
+      EXPECT_GE(first.num_tokens, 1024);
+      EXPECT_EQ(last.num_tokens, 128);
+    }
+  }
+}
+
 // Batches below 512 tokens a thread: cut by heads, so to within a head.
 TEST(SplitBatch, SmallBatchesAreAsEvenAsHeadsAllow) {
   std::mt19937_64 random(23);
