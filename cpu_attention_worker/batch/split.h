@@ -43,8 +43,8 @@ struct SplitShape {
 
 // Splits rows of the given context lengths (>= 1) so that threads get equal numbers of (token,
 // head) pairs, to within half a block or half a head: along the tokens in segments of 2,048 down
-// to 128 with all heads, the shorter the less is left of a thread's share; a batch too small for that along the heads
-// first, since that needs no merge. Pure.
+// to 128 with all heads, the shorter the less is left of a thread's share; a batch too small for
+// that along the heads first, since that needs no merge. Pure.
 Split SplitBatch(std::span<const int64_t> context_tokens, const SplitShape& shape);
 
 }  // namespace tandem::cpu_attention_worker
