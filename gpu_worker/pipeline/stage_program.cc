@@ -42,7 +42,7 @@ class ProgramBuilder {
       return;
     }
     std::vector<int32_t> after_move;
-    if (shape_.moves_out[sub_batch] && move_out_ >= 0) {
+    if ((shape_.moves_out[sub_batch] || shape_.uses_staging[sub_batch]) && move_out_ >= 0) {
       after_move.push_back(std::exchange(move_out_, -1));
     }
     const int32_t attend =

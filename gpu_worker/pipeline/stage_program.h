@@ -46,6 +46,8 @@ struct ProgramShape {
   bool has_rows[2] = {false, false};
   bool has_cpu_rows[2] = {false, false};
   bool moves_out[2] = {false, false};  // has prompts whose KV moves to the CPU pool beside the rest
+  // Has prompts that pass through the staging area, if need be all of it; moves_out implies it.
+  bool uses_staging[2] = {false, false};
 };
 
 // The order of the asymmetric mode is the design's:

@@ -78,6 +78,7 @@ class LayoutBuilder {
       layout_.program.has_rows[x] = layout_.sub_batch[x].rows.count > 0;
       layout_.program.has_cpu_rows[x] = !layout_.sub_batch[x].cpu_rows.empty();
       layout_.program.moves_out[x] = ShareStaging(layout_.sub_batch[x].cpu_prefill);
+      layout_.program.uses_staging[x] = !layout_.sub_batch[x].cpu_prefill.empty();
     }
     return std::move(layout_);
   }

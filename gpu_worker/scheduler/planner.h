@@ -38,6 +38,7 @@ class Planner {
     const SequenceView* view = nullptr;
     Tier tier = Tier::kGpu;
     int32_t chunk = 0;
+    bool in_b = false;  // in sub-batch B
   };
   // How many CPU decodes, and which, in which sub-batch: the outcome of comparing the modes.
   struct Placement {
@@ -45,6 +46,7 @@ class Planner {
     size_t count = 0;     // of cpu_decodes_, in order
     size_t in_b = 0;      // of them, the first: in sub-batch B
     size_t gpu_in_b = 0;  // of gpu_decodes_, the last: in sub-batch B
+    bool halved = false;  // prefill in both sub-batches
     double rate = 0;      // predicted value per microsecond
     double total_us = 0;
   };
@@ -54,6 +56,7 @@ class Planner {
     int64_t rows[2] = {0, 0};
     int64_t prefill_rows = 0;
     size_t gpu_in_b = 0;
+    bool halved = false;
   };
 
   // planner.cc: room in the pools (rules 1 and 2).
@@ -118,6 +121,7 @@ class Planner {
   WorkValue ValueNow() const;
   bool CpuTierPays() const;
   bool CpuTierServes() const;
+  bool CpuTierIsFilled() const;
 
   // planner_modes.cc: loads, the forced policies, the plan's last form.
   void PlaceCpuDecodes();
@@ -128,8 +132,9 @@ class Planner {
   bool SlotHasRoom(const SubBatchLoad& load, int64_t entries, const SequenceView& view) const;
   uint64_t DueStep(const SequenceView& view) const;
   size_t CountAged() const;
+  static void AddPrefill(const Prefill& prefill, SubBatchLoad* load);
   SubBatchLoad DeviceLoad(const std::vector<Prefill>& prefills) const;
-  SubBatchLoad DeviceLoad(const std::vector<Prefill>& prefills, size_t decodes) const;
+  SubBatchLoad DeviceLoad(const std::vector<Prefill>& prefills, int x, size_t gpu_in_b) const;
   LayerTerms WithCpuDecodes(const LayerTerms& base, const SubBatchLoad& load) const;
 
   // planner_auto.cc: placement of CPU decodes, prefill beside them, and the mode (rules 3 and 5).
@@ -142,6 +147,7 @@ class Planner {
   std::vector<Prefill> PacedAlone() const;
   Placement BalancePrefill(size_t at_least);
   std::vector<Prefill> Trimmed(std::vector<Prefill> prefills, int64_t rows) const;
+  std::vector<Prefill> Halved(int64_t rows) const;
   Base BaseOf(const std::vector<Prefill>& prefills, size_t gpu_in_b) const;
   Placement BestAsymmetric(const std::vector<Prefill>& prefills, size_t at_least) const;
   SubBatchLoad GpuDecodeLoad(size_t begin, size_t end) const;

@@ -15,13 +15,12 @@ constexpr double kShortestStepUs = 1e-3;
 constexpr int kMostTrims = 8;
 constexpr double kTrim = 0.7;
 constexpr int64_t kSmallestPrefill = 64;
-// Prefill is not cut below the steady state's pace before the CPU tier holds this share of what it
-// is given: the best step of an empty tier is no way to fill it.
-constexpr double kFilled = 0.5;
 // Less prefill than that has to be better by this: prompts that wait do not show in a step's rate.
 constexpr double kTrimMargin = 1.02;
 // Prefill of a step over that of the steady state's.
 constexpr double kPace = 1.15;
+// Of prefill in two sub-batches, the most that one of them has.
+constexpr double kLargestPart = 0.65;
 // From here on the device decodes' rows count in A's dense stage.
 constexpr double kRowsCount = 1.01;
 
@@ -45,15 +44,16 @@ double Planner::SteadyLayerUs(const LayerTerms& a, const LayerTerms& b) const {
   const double device_us = a.device_us() + b.device_us();
   const double cpu_us = a.cpu_decode_us + b.cpu_decode_us;
   const double attend_us = a.prefill_us + a.gpu_decode_us;
+  const double move_out_us = a.move_out_us + b.move_out_us;
   const double overlapped_us =
-      b.linear_us > 0 ? std::max({device_us, cpu_us, a.move_out_us,
-                                  a.linear_us + a.transfer_us + a.cpu_decode_us,
-                                  b.linear_us + b.transfer_us + b.cpu_decode_us})
-                      : std::max(a.linear_us + std::max(attend_us, a.transfer_us + a.cpu_decode_us),
-                                 a.move_out_us);
+      b.linear_us > 0
+          ? std::max({device_us, cpu_us, move_out_us, a.linear_us + a.transfer_us + a.cpu_decode_us,
+                      b.linear_us + b.transfer_us + b.cpu_decode_us})
+          : std::max(a.linear_us + std::max(attend_us, a.transfer_us + a.cpu_decode_us),
+                     move_out_us);
   const double overlap = predictor_.Overlap(state_.corrections);
   return overlap * overlapped_us +
-         (1 - overlap) * std::max(device_us + cpu_us + a.move_out_us, overlapped_us);
+         (1 - overlap) * std::max(device_us + cpu_us + move_out_us, overlapped_us);
 }
 
 void Planner::SumCpuDecodes() {
@@ -135,6 +135,7 @@ Planner::Placement Planner::Evaluate(const Base& base, StepMode mode, size_t cou
   const bool two = mode == StepMode::kAsymmetric;
   placement.in_b = two ? BestSplit(base, count) : 0;
   placement.gpu_in_b = base.gpu_in_b;
+  placement.halved = base.halved;
   const StepPrediction prediction = predictor_.PredictTerms(
       {mode, StageOrder::kOverlapped, copied_tokens_},
       {TermsWith(base, false, placement.in_b, count), TermsWith(base, true, 0, placement.in_b)},
@@ -197,6 +198,13 @@ Planner::Placement Planner::BestAsymmetric(const std::vector<Prefill>& prefills,
   const Base base = BaseOf(prefills, 0);
   Placement best = BestOf(base, StepMode::kAsymmetric, at_least);
   const size_t decodes = gpu_decodes_.size();
+  if (config_.switches.chunk_balancing && base.prefill_rows >= 2 * kSmallestPrefill) {
+    const Base halved = BaseOf(Halved(base.prefill_rows), 0);
+    if (halved.halved) {
+      const Placement placement = BestOf(halved, StepMode::kAsymmetric, at_least);
+      best = placement.rate > best.rate ? placement : best;
+    }
+  }
   const CostModel& model = predictor_.model();
   const bool costs_rows =
       decodes > 0 && base.prefill_rows > 0 &&
@@ -228,12 +236,12 @@ Planner::Placement Planner::BestOffloaded(const std::vector<Prefill>& prefills,
 Planner::Base Planner::BaseOf(const std::vector<Prefill>& prefills, size_t gpu_in_b) const {
   Base base;
   base.gpu_in_b = gpu_in_b;
-  const size_t in_a = gpu_decodes_.size() - gpu_in_b;
-  const SubBatchLoad a = DeviceLoad(prefills, in_a);
-  const SubBatchLoad b = GpuDecodeLoad(in_a, gpu_decodes_.size());
+  const SubBatchLoad a = DeviceLoad(prefills, 0, gpu_in_b);
+  const SubBatchLoad b = DeviceLoad(prefills, 1, gpu_in_b);
   base.rows[0] = a.rows;
   base.rows[1] = b.rows;
-  base.prefill_rows = a.rows - a.gpu_decodes;
+  base.prefill_rows = a.rows - a.gpu_decodes + b.rows - b.gpu_decodes;
+  base.halved = b.rows > b.gpu_decodes;
   base.terms[0] = predictor_.TermsOf(a, state_.corrections);
   base.terms[1] = predictor_.TermsOf(b, state_.corrections);
   return base;
@@ -250,6 +258,32 @@ std::vector<Planner::Prefill> Planner::Trimmed(std::vector<Prefill> prefills, in
     left -= prefill.chunk;
   }
   std::erase_if(prefills, [](const Prefill& prefill) { return prefill.chunk <= 0; });
+  return prefills;
+}
+
+// About `rows` of all prefills, in their order, in both sub-batches: with enough rows in each,
+// neither is held up by reading the weights. A prompt is in one of them only; it is cut where
+// the halves would differ too much.
+std::vector<Planner::Prefill> Planner::Halved(int64_t rows) const {
+  const auto wanted = static_cast<double>(rows);
+  std::vector<Prefill> prefills;
+  int64_t in_a = 0;
+  int64_t in_b = 0;
+  for (Prefill prefill : prefills_) {
+    prefill.in_b = static_cast<double>(in_a) >= (1 - kLargestPart) * wanted;
+    int64_t room = rows - in_a - in_b;
+    if (!prefill.in_b && static_cast<double>(in_a + prefill.chunk) > kLargestPart * wanted) {
+      room = rows / 2 - in_a;
+    }
+    if (!IsHog(*prefill.view)) {
+      prefill.chunk = static_cast<int32_t>(std::min<int64_t>(prefill.chunk, room));
+    }
+    if (room <= 0 || prefill.chunk <= 0) {
+      continue;
+    }
+    (prefill.in_b ? in_b : in_a) += prefill.chunk;
+    prefills.push_back(prefill);
+  }
   return prefills;
 }
 
@@ -289,24 +323,32 @@ Planner::Placement Planner::BalancePrefill(size_t at_least) {
   for (const Prefill& prefill : balanced_) {
     rows += prefill.chunk;
   }
-  const bool may_trim =
-      config_.switches.chunk_balancing && cpu_residents_ >= kFilled * steady_.cpu_decodes;
+  int64_t best_rows = rows;
+  const bool may_trim = config_.switches.chunk_balancing && CpuTierIsFilled();
   for (int i = 0; i < kMostTrims && may_trim && rows > kSmallestPrefill; ++i) {
     rows = std::max(static_cast<int64_t>(static_cast<double>(rows) * kTrim), kSmallestPrefill);
     std::vector<Prefill> prefills = Trimmed(prefills_, rows);
     const Placement placement = BestOffloaded(prefills, at_least);
     if (placement.rate > best.rate * kTrimMargin) {
       best = placement;
+      best_rows = rows;
       balanced_ = std::move(prefills);
     } else if (placement.rate < best.rate * 0.9) {
       break;
     }
   }
+  if (best.halved) {
+    balanced_ = Halved(best_rows);
+  }
   return best;
 }
 
+// Beside a CPU tier that is filled, no more prefill than an offloaded step would have: a full step
+// would hold up the tier's decodes.
 void Planner::EmitAlone(std::vector<Prefill> prefills) {
-  prefills_ = std::move(prefills);
+  const bool decodes = !gpu_decodes_.empty() || !cpu_decodes_.empty();
+  const bool waits = decodes && CpuTierServes() && CpuTierIsFilled();
+  prefills_ = waits ? PacedPrefills() : std::move(prefills);
   CountDeviceProgress();
   EmitCpuDecodes(Placement());
 }

@@ -22,22 +22,35 @@ SubBatchLoad Planner::GpuDecodeLoad(size_t begin, size_t end) const {
   return load;
 }
 
-SubBatchLoad Planner::DeviceLoad(const std::vector<Prefill>& prefills) const {
-  return DeviceLoad(prefills, gpu_decodes_.size());
+void Planner::AddPrefill(const Prefill& prefill, SubBatchLoad* load) {
+  if (prefill.chunk <= 0) {
+    return;
+  }
+  load->rows += prefill.chunk;
+  load->prefills.push_back({prefill.chunk, prefill.view->cached_tokens});
+  if (prefill.tier == Tier::kCpu) {
+    load->staged_in_tokens += prefill.view->cached_tokens;
+    load->staged_out_tokens += prefill.chunk;
+  }
 }
 
-// `prefills` and the first device decodes.
-SubBatchLoad Planner::DeviceLoad(const std::vector<Prefill>& prefills, size_t decodes) const {
-  SubBatchLoad load = GpuDecodeLoad(0, decodes);
+// All device work in one sub-batch.
+SubBatchLoad Planner::DeviceLoad(const std::vector<Prefill>& prefills) const {
+  SubBatchLoad load = GpuDecodeLoad(0, gpu_decodes_.size());
   for (const Prefill& prefill : prefills) {
-    if (prefill.chunk <= 0) {
-      continue;
-    }
-    load.rows += prefill.chunk;
-    load.prefills.push_back({prefill.chunk, prefill.view->cached_tokens});
-    if (prefill.tier == Tier::kCpu) {
-      load.staged_in_tokens += prefill.view->cached_tokens;
-      load.staged_out_tokens += prefill.chunk;
+    AddPrefill(prefill, &load);
+  }
+  return load;
+}
+
+// That of sub-batch `x`: its prefills, and of the device decodes the last `gpu_in_b` or the others.
+SubBatchLoad Planner::DeviceLoad(const std::vector<Prefill>& prefills, int x,
+                                 size_t gpu_in_b) const {
+  const size_t in_a = gpu_decodes_.size() - gpu_in_b;
+  SubBatchLoad load = x == 0 ? GpuDecodeLoad(0, in_a) : GpuDecodeLoad(in_a, gpu_decodes_.size());
+  for (const Prefill& prefill : prefills) {
+    if (prefill.in_b == (x == 1)) {
+      AddPrefill(prefill, &load);
     }
   }
   return load;
@@ -78,7 +91,8 @@ void Planner::PlaceCpuDecodes() {
       break;
   }
   for (const Prefill& prefill : prefills_) {
-    plan_.sub_batch[0].push_back({prefill.view->id, prefill.tier, true, prefill.chunk});
+    plan_.sub_batch[prefill.in_b ? 1 : 0].push_back(
+        {prefill.view->id, prefill.tier, true, prefill.chunk});
   }
 }
 
@@ -143,10 +157,10 @@ void Planner::EmitCpuDecodes(const Placement& placement) {
   }
   load.mode = placement.count == 0 ? StepMode::kGpuOnly : placement.mode;
   load.order = is_neo() ? StageOrder::kPublished : StageOrder::kOverlapped;
-  const size_t gpu_in_a =
-      gpu_decodes_.size() - (load.mode == StepMode::kAsymmetric ? placement.gpu_in_b : 0);
-  load.sub_batch[0] = DeviceLoad(prefills_, gpu_in_a);
-  load.sub_batch[1] = GpuDecodeLoad(gpu_in_a, gpu_decodes_.size());
+  const size_t gpu_in_b = load.mode == StepMode::kAsymmetric ? placement.gpu_in_b : 0;
+  const size_t gpu_in_a = gpu_decodes_.size() - gpu_in_b;
+  load.sub_batch[0] = DeviceLoad(prefills_, 0, gpu_in_b);
+  load.sub_batch[1] = DeviceLoad(prefills_, 1, gpu_in_b);
   for (size_t i = 0; i < gpu_decodes_.size(); ++i) {
     plan_.sub_batch[i < gpu_in_a ? 0 : 1].push_back({gpu_decodes_[i]->id, Tier::kGpu, false, 1});
   }

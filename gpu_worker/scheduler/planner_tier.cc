@@ -13,8 +13,10 @@ namespace {
 // Throughput has to grow by this for waiting sequences to go to the CPU at all.
 constexpr double kAdmissionMargin = 1.03;
 // Of the best throughput: among counts that reach it the largest is aimed at, so that the CPU never
-// runs dry.
-constexpr double kNearlyBest = 0.98;
+// runs dry: where device and CPU are exactly balanced, every variation makes one of them wait.
+constexpr double kNearlyBest = 0.96;
+// Share of what the CPU tier is given from which on it counts as filled.
+constexpr double kFilled = 0.5;
 // Sequences that are still prefilled, above those that decode.
 constexpr double kInPrefill = 1.25;
 constexpr int32_t kMoreInPrefill = 2;
@@ -79,6 +81,18 @@ Planner::SteadyStep Planner::MixedStep(double cpu, double decodes, double rows) 
     for (const double in_b : {n, 0.75 * n, 0.5 * n}) {
       const double two_us =
           SteadyLayerUs(with(base, a_rows, n - in_b), with({}, 0, in_b)) + 2 * stages_us;
+      layer_us = std::min(layer_us, two_us);
+    }
+    if (config_.switches.chunk_balancing) {
+      LayerTerms half;
+      half.prefill_us = base.prefill_us / 2;
+      half.move_out_us = base.move_out_us / 2;
+      LayerTerms a = half;
+      a.gpu_decode_us = base.gpu_decode_us;
+      const double rows_each = step.prefill_rows / 2;
+      const double two_us =
+          SteadyLayerUs(with(a, gpu + rows_each, n / 2), with(half, rows_each, n / 2)) +
+          2 * stages_us;
       layer_us = std::min(layer_us, two_us);
     }
   }
@@ -241,6 +255,9 @@ bool Planner::CpuTierServes() const {
   return steady_.cpu_decodes > 0 && state_.cpu_up &&
          (state_.offload_pays || !config_.switches.guard);
 }
+
+// Before it is, prefill is not cut: the best step of an empty tier is no way to fill it.
+bool Planner::CpuTierIsFilled() const { return cpu_residents_ >= kFilled * steady_.cpu_decodes; }
 
 // Whether one more waiting sequence is put on the CPU rather than wait for room on the device.
 bool Planner::CpuTierPays() const {

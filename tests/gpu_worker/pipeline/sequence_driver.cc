@@ -95,8 +95,7 @@ bool SequenceDriver::Plan(StepMode mode, int32_t chunk, StepInput* input) {
     if (mode == StepMode::kGpuOnly && work.kind == WorkKind::kDecodeCpu) {
       continue;
     }
-    const bool second = mode == StepMode::kAsymmetric && work.kind == WorkKind::kDecodeCpu &&
-                        sequence.sub_batch == 1;
+    const bool second = mode == StepMode::kAsymmetric && sequence.sub_batch == 1;
     input->sub_batch[second ? 1 : 0].push_back(work);
   }
   return any;

@@ -19,7 +19,7 @@ class SequenceDriver {
     std::vector<int32_t> prompt;
     int32_t num_tokens = 0;  // to generate
     bool on_cpu = false;     // where its KV lives
-    int sub_batch = 0;       // of its decodes, in the asymmetric mode
+    int sub_batch = 0;       // in the asymmetric mode
     int32_t num_prompt_logprobs = -1;
     int32_t num_logprobs = 5;
 

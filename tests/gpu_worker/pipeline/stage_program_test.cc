@@ -96,6 +96,26 @@ TEST(StageProgramTest, PromptsMoveOutBesideTheNextDenseStages) {
       << "the staging area is in use until then";
 }
 
+// One staging area serves both: what B's prompts put there must not meet what A's still move out,
+// and the other way round.
+TEST(StageProgramTest, BothSubBatchesShareTheStagingArea) {
+  ProgramShape shape = Shape(StepMode::kAsymmetric, 2);
+  shape.has_rows[1] = shape.moves_out[0] = shape.uses_staging[0] = true;
+  const auto attend_b = [&shape] {
+    const std::vector<Stage> stages = BuildStageProgram(shape);
+    return *std::find_if(stages.begin(), stages.end(), [](const Stage& stage) {
+      return stage.kind == StageKind::kAttend && stage.sub_batch == 1;
+    });
+  };
+  EXPECT_TRUE(attend_b().depends_on.empty());
+  shape.uses_staging[1] = true;
+  EXPECT_EQ(attend_b().depends_on.size(), 1u);
+  shape.moves_out[1] = true;
+  EXPECT_EQ(Text(BuildStageProgram(shape)),
+            "embedA0 preA0 embedB0 preB0 attendA0 moveoutA0 postA0 preA1 attendB0 moveoutB0 "
+            "postB0 preB1 attendA1 moveoutA1 postA1 attendB1 moveoutB1 postB1 sampleA1");
+}
+
 TEST(StageProgramTest, AsymmetricWithOneSideEmpty) {
   ProgramShape shape = Shape(StepMode::kAsymmetric, 2);
   shape.has_rows[0] = false;

@@ -240,6 +240,33 @@ TEST(SchedulerRulesTest, DeviceDecodesGoToBWhereTheirRowsCost) {
   }
 }
 
+// Enough rows in each sub-batch: neither is held up by the weights, both hide the CPU's work.
+TEST(SchedulerRulesTest, PrefillGoesToBothSubBatches) {
+  StateBuilder builder = LargePools();
+  builder.state.mix.prompt_tokens = 1000;
+  builder.state.mix.output_tokens = 60;
+  for (int i = 0; i < 24; ++i) {
+    builder.CpuDecode(400);
+  }
+  const uint64_t first = builder.GpuPrefill(1000, 0);
+  const uint64_t second = builder.CpuPrefill(1000, 200);
+  SchedulerConfig config = Config(OffloadPolicy::kAuto);
+  config.residency_us = std::numeric_limits<int64_t>::max() / 2;
+  config.max_num_batched_tokens = 2048;
+  config.switches.unified = false;
+  StepPlan plan = builder.Plan(config);
+  ASSERT_EQ(plan.mode, StepMode::kAsymmetric);
+  EXPECT_EQ(SubBatchOf(plan, first), 0);
+  EXPECT_EQ(SubBatchOf(plan, second), 1);
+  EXPECT_GT(FindWork(plan, first)->num_tokens, 100);
+  EXPECT_GT(FindWork(plan, second)->num_tokens, 100);
+  for (uint64_t id = 1; id <= 24; ++id) {
+    EXPECT_NE(FindWork(plan, id), nullptr) << "all of them run";
+  }
+  config.switches.chunk_balancing = false;
+  EXPECT_EQ(SubBatchOf(builder.Plan(config), second), 0);
+}
+
 TEST(SchedulerRulesTest, SwitchesTakeModesAway) {
   StateBuilder builder;
   for (int i = 0; i < 4; ++i) {
