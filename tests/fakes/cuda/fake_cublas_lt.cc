@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/bfloat16.h"
+#include "tests/fakes/cuda/handles.h"
 
 namespace {
 
@@ -21,7 +22,13 @@ struct Layout {
   cudaDataType_t type;
   uint64_t rows;
   uint64_t cols;
-  int64_t stride;
+  int64_t stride;  // of columns
+  size_t bytes() const {
+    return ((cols - 1) * static_cast<uint64_t>(stride) + rows) * (type == CUDA_R_32F ? 4 : 2);
+  }
+  bool LiesIn(int device, const void* data) const {
+    return tandem::fake_cuda::IsDeviceMemory(data, bytes(), device);
+  }
 };
 
 uint16_t HalfOf(float value);
@@ -214,6 +221,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                               const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
   if (*static_cast<const float*>(alpha) != 1.0f) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  const int device = tandem::fake_cuda::DeviceOf(reinterpret_cast<CUstream>(stream));
+  if (!Of(a_layout).LiesIn(device, a) || !Of(b_layout).LiesIn(device, b) ||
+      !Of(d_layout).LiesIn(device, d)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
   }
   auto* product = new Product{Of(operation),
                               Of(a_layout),

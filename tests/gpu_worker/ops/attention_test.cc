@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <vector>
 
+#include "gpu_worker/ops/cuda.h"
 #include "tests/gpu_worker/ops/ops_fixture.h"
 
 namespace tandem::gpu_worker::ops {
@@ -16,17 +19,29 @@ struct Heads {
   int32_t dim;
 };
 
-// A paged pool full of NaN, with sequences whose K and V the test remembers.
+enum class Tier { kDevice, kHost };
+
+// A paged pool full of NaN, in the device's memory or in that of the host which it reaches, with
+// sequences whose K and V the test remembers.
 class Cache {
  public:
   Cache(OpsFixture& fixture, Heads heads, int32_t block_tokens, int32_t num_blocks)
       : Cache(fixture, heads,
-              {fixture.context().compute_dtype(), 3, heads.kv, heads.dim, block_tokens},
-              num_blocks) {}
-  Cache(OpsFixture& fixture, Heads heads, const kv::PoolGeometry& geometry, int32_t num_blocks)
-      : fixture_(fixture), heads_(heads), geometry_(geometry) {
-    pool_.resize(geometry_.block_bytes() * static_cast<size_t>(num_blocks));
-    std::memset(pool_.data(), 0xff, pool_.size());
+              {fixture.context().compute_dtype(), 3, heads.kv, heads.dim, block_tokens}, num_blocks,
+              Tier::kDevice) {}
+  Cache(OpsFixture& fixture, Heads heads, const kv::PoolGeometry& geometry, int32_t num_blocks,
+        Tier tier)
+      : heads_(heads), geometry_(geometry) {
+    const std::vector<std::byte> fill(geometry_.block_bytes() * static_cast<size_t>(num_blocks),
+                                      std::byte{0xff});
+    if (tier == Tier::kHost) {
+      pinned_ = fixture.device().AllocateHost(fill.size(), "the host's pool").value();
+    }
+    if (pinned_ != nullptr) {
+      std::memcpy(pinned_->data(), fill.data(), fill.size());
+    } else {
+      pool_.emplace(fixture, fill);
+    }
     free_.resize(static_cast<size_t>(num_blocks));
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), fixture.random());
@@ -40,18 +55,22 @@ class Cache {
     }
     return table;
   }
-  PoolLayer Layer(int32_t layer) { return {&geometry_, pool_.data(), layer}; }
+  PoolLayer Layer(int32_t layer) const {
+    return {&geometry_, pinned_ != nullptr ? pinned_->data() : pool_->data(), layer};
+  }
   const kv::PoolGeometry& geometry() const { return geometry_; }
-  QkvRows Rows(const std::vector<float>& qkv) const {
+  // Of the test's own memory, or of the device's.
+  template <typename Values>
+  QkvRows Rows(const Values& qkv) const {
     return {qkv.data(), heads_.q, heads_.kv, heads_.dim};
   }
   size_t stride() const { return static_cast<size_t>((heads_.q + 2 * heads_.kv) * heads_.dim); }
 
  private:
-  OpsFixture& fixture_;
   Heads heads_;
   kv::PoolGeometry geometry_;
-  std::vector<std::byte> pool_;
+  std::unique_ptr<device::Buffer> pinned_;   // either this,
+  std::optional<OnDevice<std::byte>> pool_;  // or this
   std::vector<int32_t> free_;
 };
 
@@ -128,13 +147,13 @@ TEST_P(AttentionTest, PrefillInChunksMatchesTheReference) {
           }
         }
         const auto width = static_cast<size_t>(heads.q * heads.dim);
-        std::vector<std::byte> out(batch.size() / cache.stride() * width * 4);
-        AttentionArgs args{cache.Rows(batch), cache.Layer(1), static_cast<float>(scale),
+        const OnDevice batch_there(f(), batch);
+        const OnDevice<std::byte> out(f(), batch.size() / cache.stride() * width * 4);
+        AttentionArgs args{cache.Rows(batch_there), cache.Layer(1), static_cast<float>(scale),
                            out.data()};
         StoreKv(f().context(), args.qkv, runs, args.pool);
         PrefillAttention(f().context(), args, runs);
-        f().Sync();
-        const auto got = f().Decode(out);
+        const auto got = f().Decode(out.Read());
         for (size_t r = 0; r < runs.size(); ++r) {
           const size_t s = runs[r].block_table.data() == tables[0].data() ? 0 : 1;
           for (int32_t i = 0; i < runs[r].num_rows; i += 3) {
@@ -162,24 +181,26 @@ TEST_P(AttentionTest, DecodeOfShortAndLongSequencesMatchesTheReference) {
     }
     for (size_t s = 0; s < lengths.size(); ++s) {
       const std::vector<RowRun> whole = {{0, lengths[s], 0, tables[s]}};
-      StoreKv(f().context(), cache.Rows(sequences[s]), whole, cache.Layer(2));
+      const OnDevice sequence(f(), sequences[s]);
+      StoreKv(f().context(), cache.Rows(sequence), whole, cache.Layer(2));
       f().Sync();
       runs.push_back({static_cast<int32_t>(s), 1, lengths[s] - 1, tables[s]});
       batch.insert(batch.end(), sequences[s].end() - static_cast<int64_t>(cache.stride()),
                    sequences[s].end());
     }
     const auto width = static_cast<size_t>(heads.q * heads.dim);
-    std::vector<std::byte> out(lengths.size() * width * 4);
-    AttentionArgs args{cache.Rows(batch), cache.Layer(2), static_cast<float>(scale), out.data()};
+    const OnDevice batch_there(f(), batch);
+    const OnDevice<std::byte> out(f(), lengths.size() * width * 4);
+    AttentionArgs args{cache.Rows(batch_there), cache.Layer(2), static_cast<float>(scale),
+                       out.data()};
     DecodeAttention(f().context(), args, runs);
     // Alone, a sequence is cut differently.
-    std::vector<std::byte> alone(lengths.size() * width * 4);
+    const OnDevice<std::byte> alone(f(), lengths.size() * width * 4);
     args.out = alone.data();
     DecodeAttention(f().context(), args, std::span(runs).subspan(1, 1));
     DecodeAttention(f().context(), args, std::span(runs).subspan(3, 1));
-    f().Sync();
-    const auto got = f().Decode(out);
-    const auto got_alone = f().Decode(alone);
+    const auto got = f().Decode(out.Read());
+    const auto got_alone = f().Decode(alone.Read());
     for (size_t s = 0; s < lengths.size(); ++s) {
       ExpectRow(cache.Rows(sequences[s]), lengths[s] - 1, got.data() + s * width, scale);
     }
@@ -198,14 +219,15 @@ TEST_P(AttentionTest, CopiesBetweenPoolsKeepTheResult) {
     for (const auto& kind : kinds) {
       SCOPED_TRACE(testing::Message() << DTypeName(kind.dtype) << " heads of " << heads.dim);
       Cache device(f(), heads, 16, 40);
-      Cache host(f(), heads, {kind.dtype, 3, heads.kv, heads.dim, 128}, 6);
+      Cache host(f(), heads, {kind.dtype, 3, heads.kv, heads.dim, 128}, 6, Tier::kHost);
       const int32_t length = 300;
       const auto sequence = f().RandomExact(static_cast<size_t>(length) * device.stride());
       const auto device_table = device.Take(length);
       const auto host_table = host.Take(length);
       const auto back_table = device.Take(length);
       const std::vector<RowRun> whole = {{0, length, 0, device_table}};
-      StoreKv(f().context(), device.Rows(sequence), whole, device.Layer(0));
+      const OnDevice sequence_there(f(), sequence);
+      StoreKv(f().context(), device.Rows(sequence_there), whole, device.Layer(0));
       CopyKvArgs copy;
       copy.from = device.Layer(0);
       copy.from_table = device_table;
@@ -220,14 +242,52 @@ TEST_P(AttentionTest, CopiesBetweenPoolsKeepTheResult) {
       CopyKv(f().context(), f().context().stream(), back);
       const std::vector<RowRun> last = {{length - 1, 1, length - 1, back_table}};
       const auto width = static_cast<size_t>(heads.q * heads.dim);
-      std::vector<std::byte> out(static_cast<size_t>(length) * width * 4);
+      const OnDevice<std::byte> out(f(), static_cast<size_t>(length) * width * 4);
       const auto scale = static_cast<float>(1.0 / std::sqrt(heads.dim));
-      AttentionArgs args{device.Rows(sequence), device.Layer(2), scale, out.data()};
+      AttentionArgs args{device.Rows(sequence_there), device.Layer(2), scale, out.data()};
       DecodeAttention(f().context(), args, last);
-      f().Sync();
       ExpectRow(device.Rows(sequence), length - 1,
-                f().Decode(out).data() + (length - 1) * static_cast<int64_t>(width), double{scale},
-                kind.rounding);
+                f().Decode(out.Read()).data() + (length - 1) * static_cast<int64_t>(width),
+                double{scale}, kind.rounding);
+    }
+  }
+}
+
+// All layers, through a staging area of two of the host's blocks.
+TEST_P(AttentionTest, SequencesMoveToTheHostAndBack) {
+  for (const Heads heads : {Heads{6, 2, 64}, Heads{4, 1, 80}}) {
+    Cache device(f(), heads, 16, 60);
+    Cache host(f(), heads, {GetParam(), 3, heads.kv, heads.dim, 128}, 8, Tier::kHost);
+    if (TestsCuda()) {
+      ASSERT_TRUE(
+          f().context().cuda().PrepareSequenceCopies(4 * host.geometry().block_bytes()).ok());
+    }
+    const int32_t length = 390;
+    const auto sequence = f().RandomExact(static_cast<size_t>(length) * device.stride());
+    const OnDevice sequence_there(f(), sequence);
+    const auto device_table = device.Take(length);
+    const auto host_table = host.Take(length);
+    const auto back_table = device.Take(length);
+    const std::vector<RowRun> whole = {{0, length, 0, device_table}};
+    for (int32_t layer = 0; layer < 3; ++layer) {
+      StoreKv(f().context(), device.Rows(sequence_there), whole, device.Layer(layer));
+    }
+    CopyKvArgs out{device.Layer(0), device_table, host.Layer(0), host_table, 0, length};
+    out.to_host = true;
+    CopySequenceKv(f().context(), f().context().stream(), out);
+    CopyKvArgs back{host.Layer(0), host_table, device.Layer(0), back_table, 0, length};
+    back.from_host = true;
+    CopySequenceKv(f().context(), f().context().stream(), back);
+    const std::vector<RowRun> last = {{length - 1, 1, length - 1, back_table}};
+    const auto width = static_cast<size_t>(heads.q * heads.dim);
+    const auto scale = static_cast<float>(1.0 / std::sqrt(heads.dim));
+    const OnDevice<std::byte> rows(f(), static_cast<size_t>(length) * width * 4);
+    for (int32_t layer = 0; layer < 3; ++layer) {
+      AttentionArgs args{device.Rows(sequence_there), device.Layer(layer), scale, rows.data()};
+      DecodeAttention(f().context(), args, last);
+      ExpectRow(device.Rows(sequence), length - 1,
+                f().Decode(rows.Read()).data() + (length - 1) * static_cast<int64_t>(width),
+                double{scale});
     }
   }
 }

@@ -69,23 +69,26 @@ TEST_P(LinearTest, MatchesTheReferenceForAllRowCounts) {
     for (const int64_t rows : {1, 2, 7, 16, 17, 33, 130, 290}) {
       const auto spare = static_cast<size_t>((LinearRows(rows) - rows) * sizes.k);
       const auto in = f().RandomExact(static_cast<size_t>(rows * sizes.k));
-      const auto encoded = f().Encode(in, spare);
+      const OnDevice encoded(f(), f().Encode(in, spare));
       const auto out_size = static_cast<size_t>(LinearRows(rows) * sizes.n);
-      std::vector<float> plain(out_size);
-      std::vector<float> biased(out_size);
-      std::vector<float> added(out_size, 3.0f);
-      const auto call = [&](const PackedLinear& linear, std::vector<float>& out, bool accumulate) {
+      const OnDevice<float> plain_there(f(), out_size);
+      const OnDevice<float> biased_there(f(), out_size);
+      const OnDevice added_there(f(), std::vector<float>(out_size, 3.0f));
+      const auto call = [&](const PackedLinear& linear, const OnDevice<float>& out,
+                            bool accumulate) {
         Linear(f().context(), {&linear, encoded.data(), reinterpret_cast<std::byte*>(out.data()),
                                rows, DType::kFloat32, accumulate});
       };
-      call(*packed, plain, false);
-      call(*with_bias, biased, false);
-      call(*packed, added, true);
-      std::vector<std::byte> compute(out_size * 4);
+      call(*packed, plain_there, false);
+      call(*with_bias, biased_there, false);
+      call(*packed, added_there, true);
+      const OnDevice<std::byte> compute(f(), out_size * 4);
       Linear(f().context(),
              {packed.get(), encoded.data(), compute.data(), rows, f().context().compute_dtype()});
-      f().Sync();
-      const auto rounded = f().Decode(compute);
+      const std::vector<float> plain = plain_there.Read();
+      const std::vector<float> biased = biased_there.Read();
+      const std::vector<float> added = added_there.Read();
+      const auto rounded = f().Decode(compute.Read());
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t n = 0; n < sizes.n; n += 5) {
           const auto at = static_cast<size_t>(row * sizes.n + n);
@@ -107,9 +110,9 @@ TEST_P(LinearTest, RowsComeBackFromPackedWeights) {
   const auto weights = f().RandomExact(static_cast<size_t>(sizes.n * sizes.k));
   const auto packed = Pack(weights, sizes);
   const std::vector<int32_t> ids = {99, 0, 64, 64, 63, 1};
-  std::vector<float> out(ids.size() * static_cast<size_t>(sizes.k));
-  GatherPackedRows(f().context(), *packed, ids, out.data());
-  f().Sync();
+  const OnDevice<float> rows(f(), ids.size() * static_cast<size_t>(sizes.k));
+  GatherPackedRows(f().context(), *packed, ids, rows.data());
+  const std::vector<float> out = rows.Read();
   for (size_t i = 0; i < ids.size(); ++i) {
     for (int64_t k = 0; k < sizes.k; ++k) {
       EXPECT_EQ(out[i * static_cast<size_t>(sizes.k) + static_cast<size_t>(k)],
@@ -120,14 +123,13 @@ TEST_P(LinearTest, RowsComeBackFromPackedWeights) {
 
 TEST_P(LinearTest, TablesAreConverted) {
   const auto table = f().RandomExact(150 * 20);
-  std::vector<std::byte> out(table.size() * 4);
+  const OnDevice<std::byte> out(f(), table.size() * 4);
   ConvertTable(f().context(), {[&](int64_t first, int64_t count, float* to) {
                                  std::memcpy(to, table.data() + first * 20,
                                              static_cast<size_t>(count) * 20 * sizeof(float));
                                },
                                150, 20, out.data()});
-  f().Sync();
-  const auto decoded = f().Decode(out);
+  const auto decoded = f().Decode(out.Read());
   for (size_t i = 0; i < table.size(); ++i) {
     ASSERT_EQ(decoded[i], table[i]);
   }

@@ -16,11 +16,15 @@
 
 namespace tandem::gpu_worker::ops {
 
-// The device that the environment's TANDEM_TEST_DEVICE names: host, or cuda. The latter is for the
-// fake of its driver, whose device memory is the process's.
-inline std::unique_ptr<device::Device> TestDevice() {
+inline bool TestsCuda() {
   const char* kind = std::getenv("TANDEM_TEST_DEVICE");
-  if (kind == nullptr || std::strcmp(kind, "cuda") != 0) {
+  return kind != nullptr && std::strcmp(kind, "cuda") == 0;
+}
+
+// The device that the environment's TANDEM_TEST_DEVICE names: host, or cuda (a GPU, or the fake of
+// its driver).
+inline std::unique_ptr<device::Device> TestDevice() {
+  if (!TestsCuda()) {
     return device::CreateHostDevice({});
   }
   auto device = device::CreateCudaDevice();
@@ -39,6 +43,7 @@ class OpsFixture {
   }
 
   OpContext& context() { return *context_; }
+  device::Device& device() { return *device_; }
   void Sync() {
     const absl::Status status = stream_->Synchronize(60'000'000);
     ASSERT_TRUE(status.ok()) << status;
@@ -99,11 +104,44 @@ class OpsFixture {
   std::unique_ptr<OpContext> context_;
 };
 
+// An operand in the device's memory.
+template <typename T>
+class OnDevice {
+ public:
+  OnDevice(OpsFixture& fixture, const std::vector<T>& values)
+      : fixture_(fixture), size_(values.size()) {
+    buffer_ = fixture.device().Allocate(size_ * sizeof(T), "an operand").value();
+    const absl::Status copied =
+        fixture.device().Upload(buffer_->data(), values.data(), size_ * sizeof(T));
+    EXPECT_TRUE(copied.ok()) << copied;
+  }
+  OnDevice(OpsFixture& fixture, size_t size) : OnDevice(fixture, std::vector<T>(size)) {}
+
+  T* data() const { return buffer_->as<T>(); }
+  // Once everything that was queued has run.
+  std::vector<T> Read() const {
+    const size_t bytes = size_ * sizeof(T);
+    const auto pinned = fixture_.device().AllocateHost(bytes, "an operand's copy").value();
+    if (pinned != nullptr) {
+      fixture_.context().stream().CopyToHost(pinned->data(), buffer_->data(), bytes);
+    }
+    fixture_.Sync();
+    std::vector<T> values(size_);
+    std::memcpy(values.data(), pinned != nullptr ? pinned->data() : buffer_->data(), bytes);
+    return values;
+  }
+
+ private:
+  OpsFixture& fixture_;
+  size_t size_;
+  std::unique_ptr<device::Buffer> buffer_;
+};
+
 // Both compute dtypes, where the machine has them.
 class OpsTest : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
-    if (GetParam() == DType::kBFloat16 && !HostRunsBFloat16()) {
+    if (GetParam() == DType::kBFloat16 && !TestsCuda() && !HostRunsBFloat16()) {
       GTEST_SKIP() << "this machine multiplies no bfloat16 matrices";
     }
     fixture_ = std::make_unique<OpsFixture>(GetParam());

@@ -16,17 +16,18 @@ TEST_P(RowsTest, RmsNormWithAndWithoutRowIds) {
     const auto in = f().Random(static_cast<size_t>(rows * width), 3.0f);
     const auto weight = f().Random(static_cast<size_t>(width));
     const std::vector<int32_t> ids = {39, 3, 3, 0};
-    std::vector<std::byte> all(static_cast<size_t>(rows * width) * 4);
-    std::vector<std::byte> some(ids.size() * static_cast<size_t>(width) * 4);
-    RmsNormArgs args{in.data(), weight.data(), 1e-5f, rows, width, nullptr, all.data()};
+    const OnDevice in_there(f(), in);
+    const OnDevice weight_there(f(), weight);
+    const OnDevice<std::byte> all(f(), static_cast<size_t>(rows * width) * 4);
+    const OnDevice<std::byte> some(f(), ids.size() * static_cast<size_t>(width) * 4);
+    RmsNormArgs args{in_there.data(), weight_there.data(), 1e-5f, rows, width, nullptr, all.data()};
     RmsNorm(f().context(), args);
     args.rows = static_cast<int64_t>(ids.size());
     args.row_ids = ids.data();
     args.out = some.data();
     RmsNorm(f().context(), args);
-    f().Sync();
-    const auto got = f().Decode(all);
-    const auto got_some = f().Decode(some);
+    const auto got = f().Decode(all.Read());
+    const auto got_some = f().Decode(some.Read());
     for (int64_t row = 0; row < rows; ++row) {
       double sum = 0;
       for (int64_t i = 0; i < width; ++i) {
@@ -58,19 +59,23 @@ TEST_P(RowsTest, RopeRotatesHalvesAndNormalisesHeads) {
     const auto sin = f().Random(10 * half);
     const auto q_norm = f().Random(static_cast<size_t>(head_dim));
     const auto k_norm = f().Random(static_cast<size_t>(head_dim));
+    const OnDevice cos_there(f(), cos);
+    const OnDevice sin_there(f(), sin);
+    const OnDevice q_norm_there(f(), q_norm);
+    const OnDevice k_norm_there(f(), k_norm);
     const auto stride = static_cast<size_t>((q_heads + 2 * kv_heads) * head_dim);
     for (const bool norm : {false, true}) {
       const auto before = f().Random(positions.size() * stride);
-      auto qkv = before;
-      RopeArgs args{qkv.data(), positions, cos.data(), sin.data()};
-      args.q_norm = norm ? q_norm.data() : nullptr;
-      args.k_norm = norm ? k_norm.data() : nullptr;
+      const OnDevice rotated(f(), before);
+      RopeArgs args{rotated.data(), positions, cos_there.data(), sin_there.data()};
+      args.q_norm = norm ? q_norm_there.data() : nullptr;
+      args.k_norm = norm ? k_norm_there.data() : nullptr;
       args.eps = 1e-6f;
       args.num_q_heads = q_heads;
       args.num_kv_heads = kv_heads;
       args.head_dim = head_dim;
       Rope(f().context(), args);
-      f().Sync();
+      const std::vector<float> qkv = rotated.Read();
       for (size_t row = 0; row < positions.size(); ++row) {
         for (int32_t head = 0; head < q_heads + 2 * kv_heads; ++head) {
           const size_t at = row * stride + static_cast<size_t>(head * head_dim);
@@ -109,11 +114,10 @@ TEST_P(RowsTest, SiluMul) {
     gate_up[0] = 90.0f;  // beyond where e^x is finite
     gate_up[1] = -90.0f;
     gate_up[2] = 0.0f;
-    const auto encoded = f().Encode(gate_up);
-    std::vector<std::byte> out(static_cast<size_t>(rows * width) * 4);
+    const OnDevice encoded(f(), f().Encode(gate_up));
+    const OnDevice<std::byte> out(f(), static_cast<size_t>(rows * width) * 4);
     SiluMul(f().context(), {encoded.data(), rows, width, out.data()});
-    f().Sync();
-    const auto got = f().Decode(out);
+    const auto got = f().Decode(out.Read());
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t i = 0; i < width; ++i) {
         const double gate = gate_up[static_cast<size_t>(row * 2 * width + i)];
@@ -129,20 +133,21 @@ TEST_P(RowsTest, SiluMul) {
 TEST_P(RowsTest, EmbedTakesRows) {
   const int64_t width = 24;
   const auto table = f().RandomExact(static_cast<size_t>(300 * width));
-  const auto encoded = f().Encode(table);
+  const OnDevice encoded(f(), f().Encode(table));
   std::vector<int32_t> ids(257);
   for (size_t i = 0; i < ids.size(); ++i) {
     ids[i] = static_cast<int32_t>(i * 7 % 300);
   }
-  std::vector<float> out(ids.size() * static_cast<size_t>(width));
-  Embed(f().context(), {encoded.data(), ids, width, out.data()});
-  f().Sync();
+  const OnDevice<float> rows(f(), ids.size() * static_cast<size_t>(width));
+  Embed(f().context(), {encoded.data(), ids, width, rows.data()});
+  const std::vector<float> out = rows.Read();
   for (size_t i = 0; i < out.size(); ++i) {
     ASSERT_EQ(out[i], table[static_cast<size_t>(ids[i / static_cast<size_t>(width)] * width) +
                             i % static_cast<size_t>(width)]);
   }
 }
 
+// By the host, of any device.
 TEST_P(RowsTest, PackRowsTakesColumnsOfRows) {
   const auto in = f().RandomExact(10 * 30);
   const std::vector<int32_t> ids = {7, 2};
