@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "gpu_worker/cost_model/device_profile.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/pipeline/group_watch.h"
 #include "gpu_worker/pipeline/make_parts.h"
 #include "gpu_worker/pipeline/measure_rates.h"
 #include "gpu_worker/pipeline/rank_team.h"
@@ -27,7 +28,6 @@ constexpr std::string_view kPacedPrefix = "paced:";
 
 // Every wait inside a step is bounded, so a step ends; a slow one says that it is there.
 constexpr int64_t kSlowStepUs = int64_t{60} * 1'000'000;
-constexpr int64_t kGroupLookUs = 100'000;       // how soon one device's fault frees the others
 constexpr int64_t kAbortTimeoutUs = 2'000'000;  // or the time of a layer, if that is shorter
 
 class StreamPipelineRunner : public PipelineRunner {
@@ -37,8 +37,10 @@ class StreamPipelineRunner : public PipelineRunner {
       : ranks_(std::move(ranks)),
         parts_(ranks_.parts[0]),
         team_(std::move(team)),
-        collective_timeout_us_(options.collective_timeout_us),
         tracer_(std::move(tracer)) {
+    if (ranks_.group != nullptr) {
+      watch_ = std::make_unique<GroupWatch>(ranks_.group.get(), options.collective_timeout_us);
+    }
     limits_.num_gpu_blocks = parts_.sizes.num_gpu_blocks;
     limits_.gpu_block_tokens = options.block_tokens;
     limits_.num_cpu_blocks = parts_.sizes.num_cpu_blocks;
@@ -127,12 +129,18 @@ class StreamPipelineRunner : public PipelineRunner {
     TierStep tier_step(parts_.cpu_tier.get(), input.epoch, layout, parts_.attention_scale,
                        parts_.cpu_wait_timeout_us);
     std::vector<std::unique_ptr<StageRunner>> runners(ranks_.parts.size());
+    if (watch_ != nullptr) {
+      watch_->Begin();
+    }
     const absl::Status ran = team_->Run([&](int32_t rank) {
       const auto index = static_cast<size_t>(rank);
       runners[index] =
           std::make_unique<StageRunner>(ranks_.parts[index], input, layout, &tier_step, shape);
       return RunRank(ranks_.parts[index], *runners[index]);
     });
+    if (watch_ != nullptr) {
+      watch_->End();
+    }
     if (!ran.ok()) {
       return Abort(input.epoch, ran);
     }
@@ -219,45 +227,23 @@ class StreamPipelineRunner : public PipelineRunner {
   }
 
   absl::Status Synchronize(const PipelineParts& parts) {
-    const int64_t deadline_us = base::SystemClock().NowUs() + collective_timeout_us_;
-    AbortGroupOnFault(deadline_us);
     absl::Status status;
     for (device::Stream* stream : {parts.compute.get(), parts.transfer.get(), parts.mover.get(),
                                    parts.swapper.get(), parts.loader.get()}) {
       if (stream != nullptr) {
-        status.Update(SynchronizeStream(*stream, deadline_us));
+        status.Update(SynchronizeStream(*stream));
       }
     }
     return status;
   }
 
-  absl::Status SynchronizeStream(device::Stream& stream, int64_t deadline_us) {
+  static absl::Status SynchronizeStream(device::Stream& stream) {
     while (true) {
-      absl::Status status =
-          stream.Synchronize(ranks_.group == nullptr ? kSlowStepUs : kGroupLookUs);
+      absl::Status status = stream.Synchronize(kSlowStepUs);
       if (!absl::IsDeadlineExceeded(status)) {
         return status;
       }
-      if (ranks_.group == nullptr) {
-        base::LogWarning("a step is still running");
-      }
-      AbortGroupOnFault(deadline_us);
-    }
-  }
-
-  // A device that waits for another one does not end by itself: where one failed, or time is over,
-  // all are freed.
-  void AbortGroupOnFault(int64_t deadline_us) {
-    if (ranks_.group == nullptr) {
-      return;
-    }
-    absl::Status fault = ranks_.group->Health();
-    if (fault.ok() && base::SystemClock().NowUs() >= deadline_us) {
-      fault = absl::InternalError(
-          absl::StrCat("the GPUs did not end a step within ", collective_timeout_us_, " us"));
-    }
-    if (!fault.ok()) {
-      ranks_.group->Abort(fault);
+      base::LogWarning("a step is still running");
     }
   }
 
@@ -279,7 +265,7 @@ class StreamPipelineRunner : public PipelineRunner {
   PipelineRanks ranks_;
   PipelineParts& parts_;  // of the first device
   const std::unique_ptr<RankTeam> team_;
-  const int64_t collective_timeout_us_;
+  std::unique_ptr<GroupWatch> watch_;         // of several devices, else null
   const std::unique_ptr<StepTracer> tracer_;  // null: steps are not traced
   RunnerLimits limits_;
 };

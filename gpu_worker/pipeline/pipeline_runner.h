@@ -33,7 +33,7 @@ struct PipelineOptions {
   std::string trace_steps;                    // file for the timelines of steps; empty: none
   std::function<void(double)> load_progress;  // as of model::LoadProgress
   int64_t cpu_wait_timeout_us = 5'000'000;    // per layer, before the CPU worker counts as hung
-  // Of a step of several GPUs once it is queued; then they count as lost.
+  // Of a step of several GPUs, its queueing included; then they count as lost.
   int64_t collective_timeout_us = 60'000'000;
 };
 

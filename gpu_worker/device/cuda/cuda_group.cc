@@ -58,17 +58,8 @@ class NcclCommunicator : public Communicator {
     });
   }
 
-  absl::Status Health() {
-    const std::lock_guard lock(mutex_);
-    if (first_error_.ok() && comm_ != nullptr) {
-      NcclResult error = kNcclSuccess;
-      first_error_ = CheckNccl(*api_, api_->ncclCommGetAsyncError(comm_, &error), "NCCL");
-      if (error != kNcclInProgress) {
-        first_error_.Update(CheckNccl(*api_, error, "a GPU of the group"));
-      }
-    }
-    return first_error_;
-  }
+  absl::Status Health() { return HealthWith(std::unique_lock(mutex_)); }
+  absl::Status Look() { return HealthWith(std::unique_lock(mutex_, std::try_to_lock)); }
 
   void Abort(const absl::Status& reason) {
     std::unique_lock lock(mutex_, std::try_to_lock);
@@ -85,6 +76,20 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
+  absl::Status HealthWith(const std::unique_lock<std::mutex>& lock) {
+    if (!lock.owns_lock()) {
+      return absl::OkStatus();
+    }
+    if (first_error_.ok() && comm_ != nullptr) {
+      NcclResult error = kNcclSuccess;
+      first_error_ = CheckNccl(*api_, api_->ncclCommGetAsyncError(comm_, &error), "NCCL");
+      if (error != kNcclInProgress) {
+        first_error_.Update(CheckNccl(*api_, error, "a GPU of the group"));
+      }
+    }
+    return first_error_;
+  }
+
   template <typename Function>
   void Call(CudaStream& stream, const char* what, const Function& function) {
     const std::lock_guard lock(mutex_);
@@ -141,6 +146,13 @@ class NcclGroup : public CudaGroup {
     absl::Status health;
     for (const auto& communicator : communicators_) {
       health.Update(communicator->Health());
+    }
+    return health;
+  }
+  absl::Status Look() override {
+    absl::Status health;
+    for (const auto& communicator : communicators_) {
+      health.Update(communicator->Look());
     }
     return health;
   }

@@ -31,6 +31,8 @@ class CudaGroup {
   virtual void Abort(const absl::Status& reason) = 0;
   // Not OK: a call or a device of the group failed, or it was aborted. Any thread.
   virtual absl::Status Health() = 0;
+  // The same without waiting for calls that stand in the library, whose devices it passes over.
+  virtual absl::Status Look() = 0;
 };
 
 }  // namespace tandem::gpu_worker::device

@@ -17,9 +17,9 @@ double NowMs() {
       .count();
 }
 
-uint64_t SeedOfEnvironment() {
-  const char* text = std::getenv("FAKE_CUDA_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+uint64_t NumberOfEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
 }  // namespace
@@ -36,7 +36,10 @@ Executor& Executor::Get() {
 }
 
 // The kernels' own tests watch shared memory; whole models would take minutes.
-Executor::Executor() : seed_(SeedOfEnvironment()), random_(seed_) {
+Executor::Executor()
+    : room_(NumberOfEnvironment("FAKE_CUDA_QUEUE", 1024)),
+      seed_(NumberOfEnvironment("FAKE_CUDA_SEED", 1)),
+      random_(seed_) {
   shim::WatchSharedMemory(std::getenv("FAKE_CUDA_WATCH_SHARED") != nullptr);
   std::thread([this] { Run(); }).detach();
 }
@@ -55,6 +58,11 @@ void Executor::Queue(const std::shared_ptr<Stream>& stream, Operation operation)
   const std::lock_guard lock(mutex_);
   stream->queue.push_back(std::move(operation));
   changed_.notify_all();
+}
+
+void Executor::AwaitRoom(const std::shared_ptr<Stream>& stream) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stream->queue.size() < room_; });
 }
 
 bool Executor::IsIdle(const std::shared_ptr<Stream>& stream) {

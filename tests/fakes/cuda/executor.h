@@ -50,6 +50,9 @@ class Executor {
   void Add(const std::shared_ptr<Stream>& stream);
   void Remove(const std::shared_ptr<Stream>& stream);
   void Queue(const std::shared_ptr<Stream>& stream, Operation operation);
+  // Until the stream's queue, which is bounded like the driver's, has room: FAKE_CUDA_QUEUE
+  // operations, else 1024.
+  void AwaitRoom(const std::shared_ptr<Stream>& stream);
   // The stream has nothing to do; of what is called next by the same thread.
   bool IsIdle(const std::shared_ptr<Stream>& stream);
   void AwaitIdle(const std::shared_ptr<Stream>& stream);
@@ -64,6 +67,7 @@ class Executor {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Stream>> streams_;
   std::shared_ptr<Stream> newest_;  // whose operation ran last
+  const size_t room_;
   uint64_t seed_;
   std::mt19937_64 random_;
 };

@@ -63,6 +63,7 @@ CUresult Queue(CUstream stream, std::function<void()> run, std::function<bool()>
     graph->Add(*Of(stream), {std::move(ready), std::move(run)});
     return CUDA_SUCCESS;
   }
+  Executor::Get().AwaitRoom(Of(stream));
   Executor::Get().Queue(Of(stream), {std::move(ready), std::move(run)});
   return CUDA_SUCCESS;
 }
