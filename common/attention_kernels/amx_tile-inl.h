@@ -103,11 +103,11 @@ inline void AmxAccumulateFour(const AmxColumns& columns, const uint16_t* weights
   _tile_loadd(2, out + 2 * kLanes, out_stride);
   _tile_loadd(3, out + 3 * kLanes, out_stride);
   // Known to the compiler, so that prefetches need no registers for their addresses.
-  constexpr long kStride = 2L * kPairChunkColumns * sizeof(uint16_t);
+  constexpr long kStride = 2L * kChunkColumns * sizeof(uint16_t);
   // The rows of a tile are 4 lines apart: it pays to be a whole step ahead.
   constexpr ptrdiff_t kAhead = kAmxRows * kStride;
   const uint16_t* v = columns.v;
-  for (int i = 0; i < columns.steps; ++i, v += kAmxRows * 2 * kPairChunkColumns) {
+  for (int i = 0; i < columns.steps; ++i, v += kAmxRows * 2 * kChunkColumns) {
     _tile_loadd(4, weights + i * kAmxDepth, kTileTokens * sizeof(uint16_t));
     AmxLoadRight<kPrefetch ? kFirstLevel : kNoPrefetch>(v, kStride, kAhead);
     _tile_dpbf16ps(0, 4, 5);
@@ -139,18 +139,14 @@ inline void AmxAccumulateOne(const AmxColumns& columns, const uint16_t* weights,
 
 // The last tokens of a tile, fewer than 32, with zeros for stale rows, which may hold NaN.
 inline void AmxCopyTail(const uint16_t* v, int row_stride, int tokens, uint16_t* padded) {
-  const int pairs = tokens / 2;
-  memcpy(padded, v, sizeof(uint16_t) * static_cast<size_t>(pairs * row_stride));
-  int row = pairs;
+  int filled = tokens / 2 * row_stride;
+  memcpy(padded, v, sizeof(uint16_t) * static_cast<size_t>(filled));
   if (tokens % 2 != 0) {
-    const __m512i lower = _mm512_set1_epi32(0x0000ffff);
-    for (int i = row * row_stride; i < (row + 1) * row_stride; i += 2 * kLanes) {
-      _mm512_storeu_si512(padded + i, _mm512_and_si512(_mm512_loadu_si512(v + i), lower));
-    }
-    ++row;
+    MaskLanes(v + filled, row_stride / 2, 1, padded + filled);
+    filled += row_stride;
   }
-  memset(padded + row * row_stride, 0,
-         sizeof(uint16_t) * static_cast<size_t>((kAmxRows - row) * row_stride));
+  memset(padded + filled, 0,
+         sizeof(uint16_t) * static_cast<size_t>(kAmxRows * row_stride - filled));
 }
 
 // One chunk of up to 64 columns.
@@ -175,9 +171,9 @@ inline void AmxAccumulate(const Tile<AmxBf16Policy>& tile, const uint16_t (*weig
   const long out_stride = tile.head_dim * static_cast<long>(sizeof(float));
   const int whole = tile.tokens / kAmxDepth;
   const int rest = tile.tokens % kAmxDepth;
-  alignas(64) uint16_t padded[kAmxRows * 2 * kPairChunkColumns];
-  for (int begin = 0; begin < tile.head_dim; begin += kPairChunkColumns) {
-    const int width = MinOf(kPairChunkColumns, tile.head_dim - begin);
+  alignas(64) uint16_t padded[kAmxRows * 2 * kChunkColumns];
+  for (int begin = 0; begin < tile.head_dim; begin += kChunkColumns) {
+    const int width = MinOf(kChunkColumns, tile.head_dim - begin);
     const int row_stride = 2 * width;
     const uint16_t* v = tile.v + begin * tile.block_tokens + tile.first_row * width;
     if (whole > 0) {
@@ -213,15 +209,17 @@ inline void AmxScores(const Tile<AmxBf16Policy>& tile, const uint16_t* q, float*
 }
 
 // Bytes are widened to a buffer in the first-level cache, 16 tokens of K or 64 columns of V at a
-// time. Worth it where many heads share them.
+// time. Worth it where many heads share them. `rows` rows of `width` lanes of bytes become twice as
+// many of as many pairs.
 template <class Widener, bool kPrefetch>
-inline void AmxWiden(const typename Widener::Element* from, int count, ptrdiff_t distance,
+inline void AmxWiden(const typename Widener::Element* from, int rows, int width, ptrdiff_t distance,
                      uint16_t* to) {
-  for (int i = 0; i < count; i += 2 * kLanes) {
-    _mm512_store_si512(to + i, Widener::Load(from + i));
-    if constexpr (kPrefetch) {
-      if (i % (4 * kLanes) == 0) {
-        __builtin_prefetch(reinterpret_cast<const char*>(from + i) + distance, 0, kFirstLevel);
+  for (int row = 0; row < rows; ++row, to += 4 * width) {
+    for (int lane = 0; lane < width; lane += kLanes, from += 4 * kLanes) {
+      _mm512_store_si512(to + 2 * lane, Widener::template Load<0>(from));
+      _mm512_store_si512(to + 2 * (width + lane), Widener::template Load<1>(from));
+      if constexpr (kPrefetch) {
+        __builtin_prefetch(reinterpret_cast<const char*>(from) + distance, 0, kFirstLevel);
       }
     }
   }
@@ -229,11 +227,11 @@ inline void AmxWiden(const typename Widener::Element* from, int count, ptrdiff_t
 
 template <bool kPrefetch, class Widener>
 inline void AmxScores(const Tile<AmxBytePolicy<Widener>>& tile, const uint16_t* q, float* scores) {
-  constexpr int kMaxHeadDim = 256;
   alignas(64) uint16_t wide[kLanes * kMaxHeadDim];
   const int elements = kLanes * tile.head_dim;
   for (int s = 0; s * kLanes < tile.tokens; ++s) {
-    AmxWiden<Widener, kPrefetch>(tile.k + s * elements, elements, tile.after_k, wide);
+    AmxWiden<Widener, kPrefetch>(tile.k + s * elements, tile.head_dim / 4, kLanes, tile.after_k,
+                                 wide);
     MemoryFence();
     AmxScoreSubTile<false>(wide, q, tile.head_dim, 0, scores + s * kLanes);
   }
@@ -244,24 +242,23 @@ inline void AmxAccumulate(const Tile<AmxBytePolicy<Widener>>& tile,
                           const uint16_t (*weights)[kTileTokens], float* acc) {
   const long out_stride = tile.head_dim * static_cast<long>(sizeof(float));
   const int steps = (tile.tokens + kAmxDepth - 1) / kAmxDepth;
-  const int pairs = tile.tokens / 2;
-  alignas(64) uint16_t wide[kTileTokens * kPairChunkColumns];
-  for (int begin = 0; begin < tile.head_dim; begin += kPairChunkColumns) {
-    const int width = MinOf(kPairChunkColumns, tile.head_dim - begin);
-    const int row = 2 * width;
+  const int whole = tile.tokens / 4;
+  alignas(64) uint16_t wide[kTileTokens * kChunkColumns];
+  for (int begin = 0; begin < tile.head_dim; begin += kChunkColumns) {
+    const int width = MinOf(kChunkColumns, tile.head_dim - begin);
     const auto* v = tile.v + begin * tile.block_tokens + tile.first_row * width;
-    AmxWiden<Widener, kPrefetch>(v, pairs * row, tile.after_v, wide);
-    int filled = pairs * row;
-    if (tile.tokens % 2 != 0) {
-      const __m512i lower = _mm512_set1_epi32(0x0000ffff);
-      for (int i = 0; i < row; i += 2 * kLanes, filled += 2 * kLanes) {
-        _mm512_store_si512(wide + filled, _mm512_and_si512(Widener::Load(v + filled), lower));
-      }
+    AmxWiden<Widener, kPrefetch>(v, whole, width, tile.after_v, wide);
+    int filled = whole * 4 * width;
+    if (tile.tokens % 4 != 0) {
+      typename Widener::Element last[4 * kChunkColumns];
+      MaskLanes(v + filled, width, tile.tokens % 4, last);
+      AmxWiden<Widener, false>(last, 1, width, 0, wide + filled);
+      filled += 4 * width;
     }
     memset(wide + filled, 0,
            sizeof(uint16_t) * static_cast<size_t>(steps * kAmxDepth * width - filled));
     MemoryFence();
-    AmxAccumulateChunk<false>({wide, row, steps, 0}, width, &weights[0][0], acc + begin,
+    AmxAccumulateChunk<false>({wide, 2 * width, steps, 0}, width, &weights[0][0], acc + begin,
                               out_stride);
   }
 }

@@ -51,18 +51,18 @@ inline void PrepareQuery(const SegmentArgs& args, const HeadRange& range, int he
   int first = range.first_q * head_dim;
   for (int row = 0; row < range.heads * range.group; ++row, first += head_dim, q += head_dim) {
     if constexpr (Policy::kInteger) {
+      alignas(64) float values[kMaxHeadDim];
       Ops::Vec top = Ops::Set1(0.0f);
       Ops::Vec total = Ops::Set1(0.0f);
       for (int d = 0; d < head_dim; d += kLanes) {
         const Ops::Vec value = LoadQuery(args, first + d);
+        Ops::Store(values + d, value);
         top = Ops::Max(top, Ops::Max(value, Ops::Mul(value, Ops::Set1(-1.0f))));
         total = Ops::Add(total, value);
       }
       float inverse = 0.0f;
       scales[row] = IntegerScale(Ops::ReduceMax(top), Ops::ReduceAdd(total), &inverse);
-      for (int d = 0; d < head_dim; d += kLanes) {
-        Policy::StoreIntegers(q + d, Ops::Mul(LoadQuery(args, first + d), Ops::Set1(inverse)));
-      }
+      Policy::StoreIntegers(values, head_dim, inverse, head_dim, q);
     } else {
       for (int d = 0; d < head_dim; d += kLanes) {
         Policy::StoreWeights(q + d, LoadQuery(args, first + d));
@@ -85,6 +85,8 @@ Tile<Policy> MakeTile(const kv::PoolGeometry& geometry, const SegmentArgs& args,
   tile.after_k = rule == Prefetch::kNextTile ? static_cast<ptrdiff_t>(geometry.k_tile_bytes())
                                              : kPrefetchAhead;
   tile.after_v = kPrefetchAhead;
+  tile.in_softmax = kPrefetchAhead - static_cast<ptrdiff_t>(geometry.k_tile_bytes()) +
+                    static_cast<ptrdiff_t>(geometry.scales_offset());
   return tile;
 }
 

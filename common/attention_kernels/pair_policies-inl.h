@@ -8,7 +8,7 @@
 namespace tandem::attention {
 namespace {
 
-// What one step of a query (of probabilities) is in memory.
+// What a part of a line is multiplied with is in memory.
 using WeightPair = int32_t __attribute__((may_alias, aligned(2)));
 
 // Products are written in assembly: GCC 12 copies every accumulator twice per step around the
@@ -20,29 +20,30 @@ struct PairBf16Policy : FloatSums {
   using Weight = uint16_t;
   using Data = __m512bh;
   using Factor = __m512bh;
-  static constexpr int kPerStep = 2;
+  static constexpr int kPerLane = 2;
   static constexpr bool kScales = false;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kMayPrefetch = true;
-  static int VChunk(int) { return kPairChunkColumns; }
-  static Data Load(const Element* p) { return reinterpret_cast<Data>(_mm512_loadu_si512(p)); }
-  static Data LoadFirst(const Element* p) {
-    const __m512i lower = _mm512_set1_epi32(0x0000ffff);
-    return reinterpret_cast<Data>(_mm512_and_si512(_mm512_loadu_si512(p), lower));
+  static int VChunk(int) { return kChunkColumns; }
+  template <int kPart>
+  static Data Load(const Element* p) {
+    return reinterpret_cast<Data>(_mm512_loadu_si512(p));
   }
+  template <int kPart>
   static Factor Broadcast(const Weight* w) {
     int32_t pair;
-    memcpy(&pair, w, sizeof(pair));
+    memcpy(&pair, w + 2 * kPart, sizeof(pair));
     return reinterpret_cast<Factor>(_mm512_set1_epi32(pair));
   }
   static Acc Dot(Acc acc, Data data, Factor w) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(data), "v"(w));
     return acc;
   }
+  template <int kPart>
   static Acc DotBroadcast(Acc acc, Data data, const Weight* w) {
     asm("vdpbf16ps %2%{1to16%}, %1, %0"
         : "+v"(acc)
-        : "v"(data), "m"(*reinterpret_cast<const WeightPair*>(w)));
+        : "v"(data), "m"(*reinterpret_cast<const WeightPair*>(w + 2 * kPart)));
     return acc;
   }
   static void StoreWeights(Weight* out, Ops::Vec p) {
@@ -54,51 +55,68 @@ struct PairBf16Policy : FloatSums {
 // E4M3 widened to bfloat16.
 struct PairFp8Policy : PairBf16Policy {
   using Element = uint8_t;
-  static Data Load(const Element* p) { return reinterpret_cast<Data>(Fp8Widener::Load(p)); }
-  static Data LoadFirst(const Element* p) {
-    return reinterpret_cast<Data>(
-        _mm512_and_si512(Fp8Widener::Load(p), _mm512_set1_epi32(0x0000ffff)));
+  static constexpr int kPerLane = 4;
+  static constexpr int kParts = 2;
+  template <int kPart>
+  static Data Load(const Element* p) {
+    return reinterpret_cast<Data>(Fp8Widener::Load<kPart>(p));
   }
 };
 
-// int8 against integers of 15 bits: sums of 256 such products stay below 2^31.
+// int8 against integers of 15 bits: sums of 256 such products stay below 2^31. The first part
+// multiplies bytes 0 and 2 of a lane, the second 1 and 3; weights are stored in that order.
 struct PairInt8Policy {
   using Element = int8_t;
   using Weight = int16_t;
   using Acc = __m512i;
   using Data = __m512i;
   using Factor = __m512i;
-  static constexpr int kPerStep = 2;
+  static constexpr int kPerLane = 4;
+  static constexpr int kParts = 2;
   static constexpr int kRegisters = 1;
   static constexpr bool kScales = true;
   static constexpr bool kInteger = true;
   static constexpr float kFactor = 1.0f;
   static constexpr bool kMayPrefetch = true;
   static constexpr int kPrefetchLocality = kSecondLevel;
-  static int VChunk(int) { return kPairChunkColumns; }
+  static int VChunk(int) { return kChunkColumns; }
   static Acc Zero() { return _mm512_setzero_si512(); }
   static Ops::Vec ToFloat(Acc acc) { return _mm512_cvtepi32_ps(acc); }
-  static Data Load(const Element* p) { return _mm512_cvtepi8_epi16(Ops::LoadHalfRegister(p)); }
-  static Data LoadFirst(const Element* p) { return Load(p); }  // stale weights are zero
+  template <int kPart>
+  static Data Load(const Element* p) {
+    const __m512i lanes = _mm512_loadu_si512(p);
+    return _mm512_srai_epi16(kPart == 0 ? _mm512_slli_epi16(lanes, 8) : lanes, 8);
+  }
+  template <int kPart>
   static Factor Broadcast(const Weight* w) {
     int32_t pair;
-    memcpy(&pair, w, sizeof(pair));
+    memcpy(&pair, w + 2 * kPart, sizeof(pair));
     return _mm512_set1_epi32(pair);
   }
   static Acc Dot(Acc acc, Data data, Factor w) {
     asm("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(data), "v"(w));
     return acc;
   }
+  template <int kPart>
   static Acc DotBroadcast(Acc acc, Data data, const Weight* w) {
     asm("vpdpwssd %2%{1to16%}, %1, %0"
         : "+v"(acc)
-        : "v"(data), "m"(*reinterpret_cast<const WeightPair*>(w)));
+        : "v"(data), "m"(*reinterpret_cast<const WeightPair*>(w + 2 * kPart)));
     return acc;
   }
   static Acc Add(Acc a, Acc b) { return _mm512_add_epi32(a, b); }
-  static void StoreIntegers(Weight* out, Ops::Vec values) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
-                        _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(values)));
+  // 16 of `values` times `factor`, rounded.
+  static __m512i Integers(const float* values, Ops::Vec factor) {
+    return _mm512_cvtps_epi32(Ops::Mul(Ops::Load(values), factor));
+  }
+  // The first `count`, a multiple of 16, of a row that has room for `length`.
+  static void StoreIntegers(const float* values, int count, float factor, int /*length*/,
+                            Weight* row) {
+    for (int i = 0; i < count; i += 16) {
+      const __m512i integers =
+          _mm512_shuffle_epi32(Integers(values + i, Ops::Set1(factor)), _MM_PERM_DBCA);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + i), _mm512_cvtepi32_epi16(integers));
+    }
   }
 };
 

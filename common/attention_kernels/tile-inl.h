@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kLanes = 16;  // of Ops::Vec; equals kv::kSubTileTokens
 constexpr int kTileTokens = 128;
+constexpr int kMaxHeadDim = 256;
 // Query elements prepared at once, on the stack; with the widest heads 64 query heads.
 constexpr int kQueryScratch = 16384;
 // Measured (docs/cpu-attention.md): half as far is nearly as good, twice as far a tenth slower.
@@ -114,7 +115,7 @@ struct Tile {
   bool far = false;              // the distances are tiles, not a few lines
   ptrdiff_t after_k = 0;
   ptrdiff_t after_v = 0;
-  ptrdiff_t in_softmax = kPrefetchAhead;
+  ptrdiff_t in_softmax = 0;         // where that begins which K does not ask for
   const std::byte* next = nullptr;  // where else reading goes on after this tile; null: nowhere
 };
 
@@ -130,6 +131,20 @@ inline void PrefetchFirst(const std::byte* next) {
   constexpr ptrdiff_t kLineBytes = 64;
   for (ptrdiff_t at = 0; next != nullptr && at < kPrefetchAhead; at += kLineBytes) {
     PrefetchAhead<Policy>(next, at);
+  }
+}
+
+// The lanes of a line's last tokens: elements after the first `left` of each, which are stale,
+// become zero, since not even zero times them may enter a sum.
+template <class Element>
+inline void MaskLanes(const Element* from, int lanes, int left, Element* to) {
+  const uint32_t keep = (1u << (8 * static_cast<int>(sizeof(Element)) * left)) - 1u;
+  constexpr int kPerLane = static_cast<int>(sizeof(uint32_t) / sizeof(Element));
+  for (int i = 0; i < lanes * kPerLane; i += kPerLane) {
+    uint32_t lane;
+    memcpy(&lane, from + i, sizeof(lane));
+    lane &= keep;
+    memcpy(to + i, &lane, sizeof(lane));
   }
 }
 
@@ -301,10 +316,8 @@ inline void RoundRow(int vectors, int g, TileScratch<Policy, G>* scratch) {
   float inverse = 0.0f;
   scratch->weight_scale[g] =
       IntegerScale(Ops::ReduceMax(scratch->top[g]), Ops::ReduceAdd(scratch->total[g]), &inverse);
-  for (int s = 0; s < vectors; ++s) {
-    Policy::StoreIntegers(&scratch->weights[g][s * kLanes],
-                          Ops::Mul(Ops::Load(&scratch->scores[g][s * kLanes]), Ops::Set1(inverse)));
-  }
+  Policy::StoreIntegers(scratch->scores[g], vectors * kLanes, inverse, kTileTokens,
+                        scratch->weights[g]);
 }
 
 // All query heads: weights and sums. Returns whether what was accumulated before has to be scaled

@@ -8,27 +8,43 @@
 namespace tandem::attention {
 namespace {
 
-// Lines of K that are worked on in turns, each with sums of its own: enough chains of products to
-// cover their latency, and no more registers than there are.
+// Sums of a query head of K that products are added to in turns: enough chains of products to cover
+// their latency, and no more registers than there are.
 template <int G>
-constexpr int LinesOf() {
-  for (const int lines : {8, 4, 2}) {
-    if (lines * G <= Ops::kSums) {
-      return lines;
+constexpr int SumsOf() {
+  for (const int sums : {8, 4, 2}) {
+    if (sums * G <= Ops::kSums) {
+      return sums;
     }
   }
   return 1;
 }
 
 // A product with weights in memory, in one instruction where the policy has one.
-template <class Policy>
+template <class Policy, int kPart>
 inline typename Policy::Acc DotBroadcast(typename Policy::Acc acc,
                                          const typename Policy::Data& data,
                                          const typename Policy::Weight* w) {
-  if constexpr (requires { Policy::DotBroadcast(acc, data, w); }) {
-    return Policy::DotBroadcast(acc, data, w);
+  if constexpr (requires { Policy::template DotBroadcast<kPart>(acc, data, w); }) {
+    return Policy::template DotBroadcast<kPart>(acc, data, w);
   } else {
-    return Policy::Dot(acc, data, Policy::Broadcast(w));
+    return Policy::Dot(acc, data, Policy::template Broadcast<kPart>(w));
+  }
+}
+
+// Parts kPart and after of a line of K, whose first part is added to sum `first`; `q` of head 0.
+template <class Policy, int kPart, int G, int kSums>
+[[gnu::always_inline]] inline void ScoreLine(const typename Policy::Element* line,
+                                             const typename Policy::Weight* q, int head_dim,
+                                             int first, typename Policy::Acc (&acc)[G][kSums]) {
+  const auto data = Policy::template Load<kPart>(line);
+#pragma GCC unroll 16
+  for (int g = 0; g < G; ++g) {
+    auto& sum = acc[g][(first + kPart) % kSums];
+    sum = DotBroadcast<Policy, kPart>(sum, data, q + g * head_dim);
+  }
+  if constexpr (kPart + 1 < Policy::kParts) {
+    ScoreLine<Policy, kPart + 1>(line, q, head_dim, first, acc);
   }
 }
 
@@ -37,60 +53,77 @@ inline typename Policy::Acc DotBroadcast(typename Policy::Acc acc,
 template <class Policy, int G, bool kPrefetch>
 inline void ScoreSubTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int sub_tile,
                          float (*scores)[kTileTokens]) {
-  constexpr int kLines = LinesOf<G>();
-  const int steps = tile.head_dim / Policy::kPerStep;
+  constexpr int kSums = SumsOf<G>();
+  constexpr int kLines = kSums > Policy::kParts ? kSums / Policy::kParts : 1;
   const typename Policy::Element* k = tile.k + sub_tile * kLanes * tile.head_dim;
-  typename Policy::Acc acc[G][kLines];
+  typename Policy::Acc acc[G][kSums];
 #pragma GCC unroll 16
   for (int g = 0; g < G; ++g) {
 #pragma GCC unroll 16
-    for (int j = 0; j < kLines; ++j) {
+    for (int j = 0; j < kSums; ++j) {
       acc[g][j] = Policy::Zero();
     }
   }
-  // Head dims are multiples of 16, so steps are of 8.
-  for (int i = 0; i < steps; i += kLines) {
+  // Head dims are multiples of 16, so their lines are a multiple of kLines.
+  for (int d = 0; d < tile.head_dim; d += kLines * Policy::kPerLane) {
 #pragma GCC unroll 16
     for (int j = 0; j < kLines; ++j) {
-      const typename Policy::Element* from = k + (i + j) * kLanes * Policy::kPerStep;
-      const auto data = Policy::Load(from);
+      const int dim = d + j * Policy::kPerLane;
+      const typename Policy::Element* line = k + dim * kLanes;
       if constexpr (kPrefetch) {
-        // Two steps of bytes are a line.
-        if (sizeof(typename Policy::Element) > 1 || kLines == 1 || j % 2 == 0) {
-          PrefetchAhead<Policy>(from, tile.after_k);
-        }
+        PrefetchAhead<Policy>(line, tile.after_k);
       }
-#pragma GCC unroll 16
-      for (int g = 0; g < G; ++g) {
-        acc[g][j] = DotBroadcast<Policy>(acc[g][j], data,
-                                         rows.q + g * tile.head_dim + (i + j) * Policy::kPerStep);
-      }
+      ScoreLine<Policy, 0>(line, rows.q + dim, tile.head_dim, j * Policy::kParts, acc);
     }
   }
 #pragma GCC unroll 16
   for (int g = 0; g < G; ++g) {
 #pragma GCC unroll 16
-    for (int j = 1; j < kLines; ++j) {
+    for (int j = 1; j < kSums; ++j) {
       acc[g][0] = Policy::Add(acc[g][0], acc[g][j]);
     }
     Ops::Store(&scores[g][sub_tile * kLanes], Policy::ToFloat(acc[g][0]));
   }
 }
 
-// Columns of V that stand together: rows (pairs of rows) follow each other at `row_stride`.
+// Columns of V that stand together: lines of the same columns follow each other at `stride`.
 template <class Policy>
 struct Columns {
   const typename Policy::Element* v = nullptr;
-  int row_stride = 0;
+  int stride = 0;
   ptrdiff_t after = 0;  // what is that many bytes from them is read next
 };
+
+// Parts kPart and after of lines that are next to each other, times weights [kHeads, kTileTokens]
+// of their tokens.
+template <class Policy, int kPart, int kHeads, int kVectors>
+[[gnu::always_inline]] inline void AccumulateLines(const typename Policy::Element* lines,
+                                                   const typename Policy::Weight* weights,
+                                                   typename Policy::Acc (&acc)[kHeads][kVectors]) {
+  typename Policy::Data data[kVectors];
+#pragma GCC unroll 16
+  for (int c = 0; c < kVectors; ++c) {
+    data[c] = Policy::template Load<kPart>(lines + c * kLanes * Policy::kPerLane);
+  }
+#pragma GCC unroll 16
+  for (int g = 0; g < kHeads; ++g) {
+    const auto w = Policy::template Broadcast<kPart>(weights + g * kTileTokens);
+#pragma GCC unroll 16
+    for (int c = 0; c < kVectors; ++c) {
+      acc[g][c] = Policy::Dot(acc[g][c], data[c], w);
+    }
+  }
+  if constexpr (kPart + 1 < Policy::kParts) {
+    AccumulateLines<Policy, kPart + 1>(lines, weights, acc);
+  }
+}
 
 // acc [kHeads, kVectors * 16 columns] = acc * correction + weights * V for the heads from
 // `first_head` on; `out` is the first column of head 0.
 template <class Policy, int G, int kHeads, int kVectors, bool kPrefetch>
 inline void AccumulateColumns(const Tile<Policy>& tile, const Columns<Policy>& columns,
                               const TileScratch<Policy, G>& scratch, int first_head, float* out) {
-  const auto* weights = &scratch.weights[first_head];
+  const typename Policy::Weight* weights = scratch.weights[first_head];
   const float* correction = &scratch.correction[first_head];
   out += first_head * tile.head_dim;
   typename Policy::Acc acc[kHeads][kVectors];
@@ -106,41 +139,23 @@ inline void AccumulateColumns(const Tile<Policy>& tile, const Columns<Policy>& c
       }
     }
   }
-  const int steps = tile.tokens / Policy::kPerStep;
-  for (int i = 0; i < steps; ++i) {
-    typename Policy::Data data[kVectors];
-#pragma GCC unroll 16
-    for (int c = 0; c < kVectors; ++c) {
-      const typename Policy::Element* from =
-          columns.v + i * columns.row_stride + c * kLanes * Policy::kPerStep;
-      data[c] = Policy::Load(from);
-      if constexpr (kPrefetch) {
-        if (sizeof(typename Policy::Element) > 1 || c % 2 == 0) {
-          PrefetchAhead<Policy>(from, columns.after);
-        }
-      }
-    }
-#pragma GCC unroll 16
-    for (int g = 0; g < kHeads; ++g) {
-      const auto w = Policy::Broadcast(&weights[g][i * Policy::kPerStep]);
+  constexpr int kPerLane = Policy::kPerLane;
+  constexpr int kElements = kVectors * kLanes * kPerLane;
+  alignas(64) typename Policy::Element last[kElements];
+  if (tile.tokens % kPerLane != 0) {
+    MaskLanes(columns.v + tile.tokens / kPerLane * columns.stride, kVectors * kLanes,
+              tile.tokens % kPerLane, last);
+  }
+  const typename Policy::Element* v = columns.v;
+  for (int t = 0; t < tile.tokens; t += kPerLane, v += columns.stride) {
+    if constexpr (kPrefetch) {
 #pragma GCC unroll 16
       for (int c = 0; c < kVectors; ++c) {
-        acc[g][c] = Policy::Dot(acc[g][c], data[c], w);
+        PrefetchAhead<Policy>(v + c * kLanes * kPerLane, columns.after);
       }
     }
-  }
-  if (tile.tokens % Policy::kPerStep != 0) {
-    // The last pair's second token is stale: not even zero times it may enter.
-#pragma GCC unroll 16
-    for (int c = 0; c < kVectors; ++c) {
-      const auto data =
-          Policy::LoadFirst(columns.v + steps * columns.row_stride + c * kLanes * Policy::kPerStep);
-#pragma GCC unroll 16
-      for (int g = 0; g < kHeads; ++g) {
-        const auto w = Policy::Broadcast(&weights[g][steps * Policy::kPerStep]);
-        acc[g][c] = Policy::Dot(acc[g][c], data, w);
-      }
-    }
+    const auto* lines = t + kPerLane <= tile.tokens ? v : last;
+    AccumulateLines<Policy, 0>(lines, weights + t, acc);
   }
 #pragma GCC unroll 16
   for (int g = 0; g < kHeads; ++g) {
@@ -191,17 +206,17 @@ void AttendTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows) {
     const int width = MinOf(chunk, tile.head_dim - begin);
     Columns<Policy> columns;
     columns.v = tile.v + begin * tile.block_tokens + tile.first_row * width;
-    columns.row_stride = width * Policy::kPerStep;
+    columns.stride = width * Policy::kPerLane;
     columns.after = tile.after_v;
     float* out = rows.acc + begin;
     int column = 0;
     for (; column + kColumns * kLanes <= width; column += kColumns * kLanes) {
       AccumulateHeads<Policy, G, kColumns, kPrefetch>(tile, columns, scratch, out + column);
-      columns.v += kColumns * kLanes * Policy::kPerStep;
+      columns.v += kColumns * kLanes * Policy::kPerLane;
     }
     for (; column < width; column += kLanes) {
       AccumulateHeads<Policy, G, 1, kPrefetch>(tile, columns, scratch, out + column);
-      columns.v += kLanes * Policy::kPerStep;
+      columns.v += kLanes * Policy::kPerLane;
     }
   }
 }

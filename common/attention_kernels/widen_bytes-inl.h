@@ -47,17 +47,19 @@ constexpr MagnitudeTable MakeTable(Function bf16_of) {
 
 constexpr MagnitudeTable kFp8Magnitudes = MakeTable(Bf16OfFp8);
 
+// Two of the four bytes of each lane, those of its lower (part 0) or upper half, each of them
+// twice.
 struct alignas(64) ByteTwice {
   uint8_t index[64];
 };
-constexpr ByteTwice MakeByteTwice() {
+constexpr ByteTwice MakeByteTwice(int part) {
   ByteTwice twice{};
-  for (uint8_t i = 0; i < 64; ++i) {
-    twice.index[i] = i / 2;
+  for (int i = 0; i < 64; ++i) {
+    twice.index[i] = static_cast<uint8_t>(i / 4 * 4 + 2 * part + i % 4 / 2);
   }
   return twice;
 }
-constexpr ByteTwice kByteTwice = MakeByteTwice();
+constexpr ByteTwice kByteTwice[2] = {MakeByteTwice(0), MakeByteTwice(1)};
 
 // 32 bytes, each of them twice, as words whose upper bytes have the sign; `magnitudes` has their
 // magnitudes in seven bits of each byte.
@@ -72,16 +74,13 @@ inline __m512i LookUp(__m512i bytes, __m512i magnitudes, const MagnitudeTable& t
                                    0xf8);
 }
 
-inline __m512i LoadTwice(const void* p) {
-  return _mm512_permutexvar_epi8(_mm512_load_si512(kByteTwice.index),
-                                 _mm512_castsi256_si512(Ops::LoadHalfRegister(p)));
-}
-
 struct Fp8Widener {
   using Element = uint8_t;
   static constexpr bool kScales = false;
+  template <int kPart>
   static __m512i Load(const Element* p) {
-    const __m512i bytes = LoadTwice(p);
+    const __m512i bytes =
+        _mm512_permutexvar_epi8(_mm512_load_si512(kByteTwice[kPart].index), _mm512_loadu_si512(p));
     return LookUp(bytes, bytes, kFp8Magnitudes);  // the sign bit is not part of the index
   }
 };

@@ -13,7 +13,7 @@
 namespace tandem::exchange {
 
 inline constexpr uint64_t kMagic = 0x4d45444e41543031;  // bytes "10TANDEM"
-inline constexpr uint32_t kLayoutVersion = 3;
+inline constexpr uint32_t kLayoutVersion = 4;
 inline constexpr int kNumSlots = 2;  // one per sub-batch: A, B
 inline constexpr int kMaxPosters = 16;
 inline constexpr size_t kCacheLine = 64;

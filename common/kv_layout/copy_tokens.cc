@@ -10,7 +10,7 @@ namespace {
 
 constexpr int32_t kMaxHeadDim = 256;
 constexpr int32_t kMaxElements = kSubTileTokens * kMaxHeadDim;
-// V columns whose tokens stand together in the pair layouts.
+// V columns that stand together where a lane holds several tokens.
 constexpr int32_t kVChunkColumns = 64;
 
 // A head's tiles and a token of the block.
@@ -47,9 +47,8 @@ class SameTypeCopy {
       : from_(from),
         to_(to),
         element_(ElementBytes(from)),
-        // Float32 elements stand alone, others as pairs of dimensions (K) and of tokens (V).
-        pair_(from.dtype == DType::kFloat32 ? 1 : 2),
-        chunk_(from.dtype == DType::kFloat32 ? from.head_dim : kVChunkColumns) {}
+        lane_(LaneElements(from.dtype)),
+        chunk_(lane_ == 1 ? from.head_dim : kVChunkColumns) {}
 
   // `tokens` from sub-tile borders on, inside one block on both sides.
   void SubTiles(const Head& source, const Head& target, int32_t tokens) const {
@@ -67,32 +66,33 @@ class SameTypeCopy {
 
   // `tokens` inside one sub-tile on both sides, at the same place in it.
   void Lanes(const Head& source, const Head& target, int32_t tokens) const {
-    const auto run = static_cast<size_t>(tokens * pair_) * element_;
-    for (int32_t d = 0; d < from_.head_dim; d += pair_) {
+    const auto run = static_cast<size_t>(tokens * lane_) * element_;
+    for (int32_t d = 0; d < from_.head_dim; d += lane_) {
       std::memcpy(target.k + to_.KElement(target.token, d) * element_,
                   source.k + from_.KElement(source.token, d) * element_, run);
     }
     for (int32_t i = 0; i < tokens;) {
-      const bool pair = pair_ == 2 && (source.token + i) % 2 == 0 && i + 1 < tokens;
+      const bool whole = (source.token + i) % lane_ == 0 && i + lane_ <= tokens;
       for (int32_t d = 0; d < from_.head_dim; d += chunk_) {
         const int32_t width = std::min(chunk_, from_.head_dim - d);
         const std::byte* in = source.v + from_.VElement(source.token + i, d) * element_;
         std::byte* out = target.v + to_.VElement(target.token + i, d) * element_;
-        if (pair || pair_ == 1) {
-          std::memcpy(out, in, static_cast<size_t>(width * pair_) * element_);
+        if (whole) {
+          std::memcpy(out, in, static_cast<size_t>(width * lane_) * element_);
         } else {
-          EverySecond(in, width, out);
+          OfEachLane(in, width, out);
         }
       }
-      i += pair ? 2 : 1;
+      i += whole ? lane_ : 1;
     }
     CopyScales(source, target, tokens);
   }
 
  private:
-  void EverySecond(const std::byte* in, int32_t count, std::byte* out) const {
-    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-      std::memcpy(out + 2 * i * element_, in + 2 * i * element_, element_);
+  // One element of each of `lanes` lanes.
+  void OfEachLane(const std::byte* in, int32_t lanes, std::byte* out) const {
+    for (size_t i = 0; i < static_cast<size_t>(lanes); ++i) {
+      std::memcpy(out + i * sizeof(uint32_t), in + i * sizeof(uint32_t), element_);
     }
   }
 
@@ -110,7 +110,7 @@ class SameTypeCopy {
   const PoolGeometry& from_;
   const PoolGeometry& to_;
   const size_t element_;
-  const int32_t pair_;
+  const int32_t lane_;
   const int32_t chunk_;
 };
 

@@ -12,8 +12,7 @@
 namespace tandem::kv {
 namespace {
 
-// V columns that stand together in the pair layouts: 64 columns times 2 tokens of bfloat16 fill
-// four cache lines, one step of the widest kernel.
+// V columns that stand together: 64 lanes fill four cache lines, one step of the widest kernel.
 constexpr int32_t kVChunkColumns = 64;
 constexpr int32_t kMaxHeadDim = 256;
 constexpr int32_t kMaxBlockTokens = 4096;
@@ -31,19 +30,20 @@ absl::Status Positive(const char* field, int32_t value) {
   return absl::OkStatus();
 }
 
-// Float32 elements stand alone, the others as pairs of dimensions (K) and of tokens (V).
+template <typename Element>
+constexpr int32_t kPerLane = sizeof(uint32_t) / sizeof(Element);
+
 template <typename Element>
 void ScatterK(const PoolGeometry& geometry, int32_t t, const Element* row, Element* tile) {
-  constexpr int kPair = sizeof(Element) == sizeof(float) ? 1 : 2;
   Element* out = tile + geometry.KElement(t, 0);
-  for (int32_t d = 0; d < geometry.head_dim; d += kPair) {
-    std::memcpy(out + d * kSubTileTokens, row + d, kPair * sizeof(Element));
+  for (int32_t d = 0; d < geometry.head_dim; d += kPerLane<Element>) {
+    std::memcpy(out + d * kSubTileTokens, row + d, sizeof(uint32_t));
   }
 }
 
 template <typename Element>
 void ScatterV(const PoolGeometry& geometry, int32_t t, const Element* row, Element* tile) {
-  if constexpr (sizeof(Element) == sizeof(float)) {
+  if constexpr (kPerLane<Element> == 1) {
     std::memcpy(tile + geometry.VElement(t, 0), row,
                 static_cast<size_t>(geometry.head_dim) * sizeof(Element));
     return;
@@ -52,7 +52,7 @@ void ScatterV(const PoolGeometry& geometry, int32_t t, const Element* row, Eleme
     const int32_t width = std::min(kVChunkColumns, geometry.head_dim - begin);
     Element* out = tile + geometry.VElement(t, begin);
     for (int32_t d = 0; d < width; ++d) {
-      out[2 * d] = row[begin + d];
+      out[kPerLane<Element> * d] = row[begin + d];
     }
   }
 }
@@ -85,8 +85,8 @@ class TokenStore {
   }
 
  private:
-  // The lines that a row is scattered over, as many as it has pairs, come from memory: asked for
-  // one head ahead they arrive together instead of as stores retire.
+  // The lines that a row is scattered over come from memory: asked for one head ahead they arrive
+  // together instead of as stores retire.
   void AskFor(bool is_v, const std::byte* tile) const {
     constexpr size_t kLineBytes = 64;
     const auto ask = [](const std::byte* from, size_t bytes) {
@@ -102,8 +102,9 @@ class TokenStore {
     }
     for (int32_t begin = 0; begin < geometry_.head_dim; begin += kVChunkColumns) {
       const int32_t width = std::min(kVChunkColumns, geometry_.head_dim - begin);
-      ask(tile + geometry_.VElement(token_ / 2 * 2, begin) * sizeof(Element),
-          2 * static_cast<size_t>(width) * sizeof(Element));
+      ask(tile + geometry_.VElement(token_ / kPerLane<Element> * kPerLane<Element>, begin) *
+                     sizeof(Element),
+          static_cast<size_t>(width) * sizeof(uint32_t));
     }
   }
 
@@ -191,21 +192,21 @@ size_t PoolGeometry::HeadOffset(int64_t block, int32_t layer, int32_t head) cons
 }
 
 size_t PoolGeometry::KElement(int32_t t, int32_t d) const {
+  const int32_t lane = LaneElements(dtype);
   const int32_t sub_tile = t / kSubTileTokens * kSubTileTokens * head_dim;
-  const int32_t lane = t % kSubTileTokens;
-  if (dtype == DType::kFloat32) {
-    return static_cast<size_t>(sub_tile + d * kSubTileTokens + lane);
-  }
-  return static_cast<size_t>(sub_tile + d / 2 * 2 * kSubTileTokens + lane * 2 + d % 2);
+  return static_cast<size_t>(sub_tile + d / lane * lane * kSubTileTokens +
+                             t % kSubTileTokens * lane + d % lane);
 }
 
 size_t PoolGeometry::VElement(int32_t t, int32_t d) const {
-  if (dtype == DType::kFloat32) {
+  const int32_t lane = LaneElements(dtype);
+  if (lane == 1) {
     return static_cast<size_t>(t * head_dim + d);
   }
   const int32_t begin = d / kVChunkColumns * kVChunkColumns;
   const int32_t width = std::min(kVChunkColumns, head_dim - begin);
-  return static_cast<size_t>(begin * block_tokens + t / 2 * 2 * width + (d - begin) * 2 + t % 2);
+  return static_cast<size_t>(begin * block_tokens + t / lane * lane * width + (d - begin) * lane +
+                             t % lane);
 }
 
 absl::Status ValidateGeometry(const PoolGeometry& geometry) {

@@ -20,6 +20,12 @@ constexpr DType DefaultPoolType(DType compute_dtype) {
   return compute_dtype == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
 
+// Elements that stand together in a lane of 32 bits: dimensions of one token in K, tokens of one
+// column in V.
+constexpr int32_t LaneElements(DType dtype) {
+  return static_cast<int32_t>(sizeof(uint32_t)) / DTypeBytes(dtype);
+}
+
 // Geometry of a paged KV pool, of either tier. Element order inside a block is in
 // docs/kv_layout.md: pool [block][layer][kv_head], per head a K tile, then a V tile (int8: each
 // followed by one float scale per token). Plain value.

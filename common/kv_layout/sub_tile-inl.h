@@ -13,7 +13,7 @@ namespace tandem::kv {
 namespace {
 
 constexpr int kLanes = 16;     // tokens of a sub-tile
-constexpr int kVColumns = 64;  // V columns that stand together in the pair layouts
+constexpr int kVColumns = 64;  // V columns that stand together
 
 inline uint32_t BitsOf(float value) {
   uint32_t bits;
@@ -93,59 +93,56 @@ inline void ScaleOf(uint32_t top_bits, float* scale, float* inverse) {
   *inverse = 127.0f / top;
 }
 
+// A codec turns lanes of 32 bits, which hold `kPerLane` elements, to floats and back.
 struct Bf16Codec {
-  using Pair = uint32_t;
   using Element = uint16_t;
+  static constexpr int kPerLane = 2;
   static constexpr bool kScaled = false;
-  static float Low(Pair pair) { return FloatOf(pair << 16); }
-  static float High(Pair pair) { return FloatOf(pair & 0xffff0000u); }
+  static float Decode(uint32_t lane, int i) {
+    return FloatOf(i == 0 ? lane << 16 : lane & 0xffff0000u);
+  }
   static uint32_t Encode(float value) { return Bf16Of(value); }
-  static Pair Join(uint32_t low, uint32_t high) { return low | (high << 16); }
 };
 
 struct Int8Codec {
-  using Pair = uint16_t;
   using Element = uint8_t;
+  static constexpr int kPerLane = 4;
   static constexpr bool kScaled = true;
-  static float Low(Pair pair) {
-    return static_cast<float>(static_cast<int32_t>(static_cast<int8_t>(pair & 0xffu)));
-  }
-  static float High(Pair pair) {
-    return static_cast<float>(static_cast<int32_t>(static_cast<int16_t>(pair)) >> 8);
+  static float Decode(uint32_t lane, int i) {
+    return static_cast<float>(static_cast<int32_t>(lane << (24 - 8 * i)) >> 24);
   }
   static uint32_t Encode(float value) { return Int8Of(value); }
-  static Pair Join(uint32_t low, uint32_t high) { return static_cast<Pair>(low | (high << 8)); }
 };
 
 struct Float8Codec {
-  using Pair = uint16_t;
   using Element = uint8_t;
+  static constexpr int kPerLane = 4;
   static constexpr bool kScaled = false;
-  static float Low(Pair pair) { return FloatOfFloat8(pair & 0xffu); }
-  static float High(Pair pair) { return FloatOfFloat8(static_cast<uint32_t>(pair) >> 8); }
+  static float Decode(uint32_t lane, int i) { return FloatOfFloat8((lane >> (8 * i)) & 0xffu); }
   static uint32_t Encode(float value) { return Float8Of(value); }
-  static Pair Join(uint32_t low, uint32_t high) { return static_cast<Pair>(low | (high << 8)); }
 };
 
 template <class Codec>
+constexpr int kElementBits = 32 / Codec::kPerLane;
+
+template <class Codec>
 void UnpackK(const void* in, const float* scales, int32_t head_dim, float* out) {
-  const char* pairs_in = static_cast<const char*>(in);
+  const char* lanes_in = static_cast<const char*>(in);
   float factor[kLanes];
   for (int t = 0; t < kLanes; ++t) {
     factor[t] = Codec::kScaled ? scales[t] : 1.0f;
   }
-  for (int32_t d = 0; d < head_dim; d += 2) {
-    typename Codec::Pair pairs[kLanes];
-    memcpy(pairs, pairs_in, sizeof(pairs));
-    pairs_in += sizeof(pairs);
-    float* even = out + d * kLanes;
-    float* odd = even + kLanes;
+  for (int32_t d = 0; d < head_dim; d += Codec::kPerLane) {
+    uint32_t lanes[kLanes];
+    memcpy(lanes, lanes_in, sizeof(lanes));
+    lanes_in += sizeof(lanes);
+#pragma GCC unroll 4
+    for (int i = 0; i < Codec::kPerLane; ++i, out += kLanes) {
 #pragma omp simd
-    for (int t = 0; t < kLanes; ++t) {
-      const float low = Codec::Low(pairs[t]);
-      const float high = Codec::High(pairs[t]);
-      even[t] = Codec::kScaled ? low * factor[t] : low;
-      odd[t] = Codec::kScaled ? high * factor[t] : high;
+      for (int t = 0; t < kLanes; ++t) {
+        const float value = Codec::Decode(lanes[t], i);
+        out[t] = Codec::kScaled ? value * factor[t] : value;
+      }
     }
   }
 }
@@ -176,7 +173,7 @@ inline int32_t TopOfRow(const float* in, int32_t count) {
 
 template <class Codec>
 void PackK(const float* in, int32_t head_dim, void* out, float* scales) {
-  char* pairs_out = static_cast<char*>(out);
+  char* lanes_out = static_cast<char*>(out);
   float inverse[kLanes];
   if (Codec::kScaled) {
     int32_t top[kLanes];
@@ -185,18 +182,18 @@ void PackK(const float* in, int32_t head_dim, void* out, float* scales) {
       ScaleOf(static_cast<uint32_t>(top[t]), scales + t, inverse + t);
     }
   }
-  for (int32_t d = 0; d < head_dim; d += 2) {
-    const float* even = in + d * kLanes;
-    const float* odd = even + kLanes;
-    typename Codec::Pair pairs[kLanes];
+  for (int32_t d = 0; d < head_dim; d += Codec::kPerLane) {
+    uint32_t lanes[kLanes] = {};
+#pragma GCC unroll 4
+    for (int i = 0; i < Codec::kPerLane; ++i, in += kLanes) {
 #pragma omp simd
-    for (int t = 0; t < kLanes; ++t) {
-      const float low = Codec::kScaled ? even[t] * inverse[t] : even[t];
-      const float high = Codec::kScaled ? odd[t] * inverse[t] : odd[t];
-      pairs[t] = Codec::Join(Codec::Encode(low), Codec::Encode(high));
+      for (int t = 0; t < kLanes; ++t) {
+        const float value = Codec::kScaled ? in[t] * inverse[t] : in[t];
+        lanes[t] |= Codec::Encode(value) << (i * kElementBits<Codec>);
+      }
     }
-    memcpy(pairs_out, pairs, sizeof(pairs));
-    pairs_out += sizeof(pairs);
+    memcpy(lanes_out, lanes, sizeof(lanes));
+    lanes_out += sizeof(lanes);
   }
 }
 
@@ -217,21 +214,21 @@ void UnpackV(const void* tile, const float* scales, const SubTilePlace& place, f
   for (int32_t begin = 0; begin < place.head_dim; begin += kVColumns) {
     const int32_t width = WidthAt(place.head_dim, begin);
     const char* in = static_cast<const char*>(tile) + ColumnsOffset<Codec>(place, begin);
-    for (int t = 0; t < kLanes; t += 2) {
-      const float even_scale = Codec::kScaled ? scales[t] : 1.0f;
-      const float odd_scale = Codec::kScaled ? scales[t + 1] : 1.0f;
-      float* even = out + int64_t{t} * place.head_dim + begin;
-      float* odd = even + place.head_dim;
+    for (int t = 0; t < kLanes; t += Codec::kPerLane) {
+      float* row = out + int64_t{t} * place.head_dim + begin;
       for (int32_t d = 0; d < width; d += kLanes) {
-        typename Codec::Pair pairs[kLanes];
-        memcpy(pairs, in, sizeof(pairs));
-        in += sizeof(pairs);
+        uint32_t lanes[kLanes];
+        memcpy(lanes, in, sizeof(lanes));
+        in += sizeof(lanes);
+#pragma GCC unroll 4
+        for (int i = 0; i < Codec::kPerLane; ++i) {
+          const float scale = Codec::kScaled ? scales[t + i] : 1.0f;
+          float* to = row + int64_t{i} * place.head_dim + d;
 #pragma omp simd
-        for (int i = 0; i < kLanes; ++i) {
-          const float low = Codec::Low(pairs[i]);
-          const float high = Codec::High(pairs[i]);
-          even[d + i] = Codec::kScaled ? low * even_scale : low;
-          odd[d + i] = Codec::kScaled ? high * odd_scale : high;
+          for (int c = 0; c < kLanes; ++c) {
+            const float value = Codec::Decode(lanes[c], i);
+            to[c] = Codec::kScaled ? value * scale : value;
+          }
         }
       }
     }
@@ -250,21 +247,22 @@ void PackV(const float* in, const SubTilePlace& place, void* tile, float* scales
   for (int32_t begin = 0; begin < place.head_dim; begin += kVColumns) {
     const int32_t width = WidthAt(place.head_dim, begin);
     char* out = static_cast<char*>(tile) + ColumnsOffset<Codec>(place, begin);
-    for (int t = 0; t < kLanes; t += 2) {
-      const float even_inverse = Codec::kScaled ? inverse[t] : 1.0f;
-      const float odd_inverse = Codec::kScaled ? inverse[t + 1] : 1.0f;
-      const float* even = in + int64_t{t} * place.head_dim + begin;
-      const float* odd = even + place.head_dim;
+    for (int t = 0; t < kLanes; t += Codec::kPerLane) {
+      const float* row = in + int64_t{t} * place.head_dim + begin;
       for (int32_t d = 0; d < width; d += kLanes) {
-        typename Codec::Pair pairs[kLanes];
+        uint32_t lanes[kLanes] = {};
+#pragma GCC unroll 4
+        for (int i = 0; i < Codec::kPerLane; ++i) {
+          const float factor = Codec::kScaled ? inverse[t + i] : 1.0f;
+          const float* from = row + int64_t{i} * place.head_dim + d;
 #pragma omp simd
-        for (int i = 0; i < kLanes; ++i) {
-          const float low = Codec::kScaled ? even[d + i] * even_inverse : even[d + i];
-          const float high = Codec::kScaled ? odd[d + i] * odd_inverse : odd[d + i];
-          pairs[i] = Codec::Join(Codec::Encode(low), Codec::Encode(high));
+          for (int c = 0; c < kLanes; ++c) {
+            const float value = Codec::kScaled ? from[c] * factor : from[c];
+            lanes[c] |= Codec::Encode(value) << (i * kElementBits<Codec>);
+          }
         }
-        memcpy(out, pairs, sizeof(pairs));
-        out += sizeof(pairs);
+        memcpy(out, lanes, sizeof(lanes));
+        out += sizeof(lanes);
       }
     }
   }
@@ -305,7 +303,7 @@ void UnpackRow(const void* in, float scale, int32_t count, float* out) {
   const auto* elements = static_cast<const typename Codec::Element*>(in);
 #pragma omp simd
   for (int32_t d = 0; d < count; ++d) {
-    const float value = Codec::Low(elements[d]);
+    const float value = Codec::Decode(elements[d], 0);
     out[d] = Codec::kScaled ? value * scale : value;
   }
 }

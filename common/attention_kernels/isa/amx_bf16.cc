@@ -1,6 +1,6 @@
 #include "common/attention_kernels/isa/avx512_ops-inl.h"
 // The operations come first: the body is written in terms of them.
-#include "common/attention_kernels/amx_int8_quads-inl.h"
+#include "common/attention_kernels/amx_int8-inl.h"
 #include "common/attention_kernels/paged_decode-inl.h"
 
 namespace tandem::attention {
@@ -17,16 +17,8 @@ void AttendSegmentByAmx(const kv::PoolGeometry& geometry, const SegmentArgs& arg
 }
 
 void AttendInt8Segment(const kv::PoolGeometry& geometry, const SegmentArgs& args) {
-  if (AmxInt8Takes(geometry, args)) {
-    AmxConfigureInt8();
-    AttendSegment<AmxInt8Policy>(geometry, args);
-  } else if (AmxQuadTakes(geometry, args)) {
-    AmxConfigureQuads(MinOf(args.group_size, kAmxQuadMaxGroup));
-    AttendSegment<AmxQuadPolicy>(geometry, args);
-  } else {
-    Avx512Bf16Kernel(DType::kInt8)(geometry, args);
-    return;
-  }
+  AmxConfigureInt8(args.group_size / AmxInt8Rounds(args.group_size));
+  AttendSegment<AmxInt8Policy>(geometry, args);
   _tile_release();
 }
 

@@ -115,35 +115,43 @@ struct Ops {
     _mm_storeu_si128(words, _mm256_cvtps_ph(v.low, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128(words + 1, _mm256_cvtps_ph(v.high, _MM_FROUND_TO_NEAREST_INT));
   }
-  // 16 pairs of bytes, each sign-extended to 32 bits.
-  static __m256i LoadBytePairs(const void* p) {
-    return _mm256_cvtepi16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  template <int kByte>
+  static __m256 Int8Of(const int8_t* p) {
+    const __m256i lanes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i top = kByte == 3 ? lanes : _mm256_slli_epi32(lanes, 24 - 8 * kByte);
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24));
   }
-  static __m256 EvenBytes(const void* p) {
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(LoadBytePairs(p), 24), 24));
+  // Byte kByte of each lane of 32 bits.
+  template <int kByte>
+  static Vec LoadInt8(const int8_t* p) {
+    return {Int8Of<kByte>(p), Int8Of<kByte>(p + 32)};
   }
-  static __m256 OddBytes(const void* p) {
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(LoadBytePairs(p), 8));
-  }
-  static Vec LoadEvenInt8(const int8_t* p) { return {EvenBytes(p), EvenBytes(p + 16)}; }
-  static Vec LoadOddInt8(const int8_t* p) { return {OddBytes(p), OddBytes(p + 16)}; }
   // E4M3 in the upper bits of half precision is the value times 2^-8, subnormals included.
   static constexpr float kFp8Factor = 256.0f;
-  static __m256 Fp8Of(__m128i codes) {  // 8 words, codes in their upper bytes
-    const __m128i magnitude = _mm_and_si128(codes, _mm_set1_epi16(0x7f00));
-    const __m128i sign = _mm_andnot_si128(_mm_set1_epi16(0x7fff), codes);
-    const __m128i nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f00));
-    const __m128i half = _mm_or_si128(_mm_srli_epi16(magnitude, 1), sign);
-    return _mm256_cvtph_ps(_mm_or_si128(half, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))));
+  static __m256i HalfOfFp8(__m256i codes) {  // 16 words, codes in their upper bytes
+    const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f00));
+    const __m256i sign = _mm256_andnot_si256(_mm256_set1_epi16(0x7fff), codes);
+    const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f00));
+    const __m256i half = _mm256_or_si256(_mm256_srli_epi16(magnitude, 1), sign);
+    return _mm256_or_si256(half, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
   }
-  static __m256 EvenFp8(const uint8_t* p) {
-    return Fp8Of(_mm_slli_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), 8));
+  template <int kByte>
+  static void Fp8Of(const uint8_t* p, __m256* lower, __m256* upper) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i halves = HalfOfFp8(kByte == 0 ? _mm256_slli_epi16(codes, 8) : codes);
+    const __m256i even_then_odd = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    const __m256i ordered =
+        _mm256_permute4x64_epi64(_mm256_shuffle_epi8(halves, even_then_odd), 0xd8);
+    *lower = _mm256_cvtph_ps(_mm256_castsi256_si128(ordered));
+    *upper = _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1));
   }
-  static __m256 OddFp8(const uint8_t* p) {
-    return Fp8Of(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  // Bytes kByte and kByte + 2 of each lane of 32 bits; kByte is 0 or 1.
+  template <int kByte>
+  static void LoadFp8(const uint8_t* p, Vec* lower, Vec* upper) {
+    Fp8Of<kByte>(p, &lower->low, &upper->low);
+    Fp8Of<kByte>(p + 32, &lower->high, &upper->high);
   }
-  static Vec LoadEvenFp8(const uint8_t* p) { return {EvenFp8(p), EvenFp8(p + 16)}; }
-  static Vec LoadOddFp8(const uint8_t* p) { return {OddFp8(p), OddFp8(p + 16)}; }
 };
 
 }  // namespace

@@ -79,29 +79,35 @@ struct Ops {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
-  // 16 pairs of bytes, each sign-extended to 32 bits.
-  static __m512i LoadBytePairs(const int8_t* p) {
-    return _mm512_cvtepi16_epi32(LoadHalfRegister(p));
-  }
-  static Vec LoadEvenInt8(const int8_t* p) {
-    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(LoadBytePairs(p), 24), 24));
-  }
-  static Vec LoadOddInt8(const int8_t* p) {
-    return _mm512_cvtepi32_ps(_mm512_srai_epi32(LoadBytePairs(p), 8));
+  // Byte kByte of each lane of 32 bits.
+  template <int kByte>
+  static Vec LoadInt8(const int8_t* p) {
+    const __m512i lanes = _mm512_loadu_si512(p);
+    const __m512i top = kByte == 3 ? lanes : _mm512_slli_epi32(lanes, 24 - 8 * kByte);
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
   }
   // E4M3 in the upper bits of half precision is the value times 2^-8, subnormals included.
   static constexpr float kFp8Factor = 256.0f;
-  static Vec Fp8Of(__m256i codes) {  // 16 words, codes in their upper bytes
-    const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f00));
-    const __m256i sign = _mm256_andnot_si256(_mm256_set1_epi16(0x7fff), codes);
-    const __m256i half = _mm256_or_si256(_mm256_srli_epi16(magnitude, 1), sign);
-    const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f00));
-    return _mm512_cvtph_ps(_mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00)));
+  static __m512i HalfOfFp8(__m512i codes) {  // 32 words, codes in their upper bytes
+    const __m512i all = _mm512_set1_epi16(0x7f00);
+    const __m512i magnitude = _mm512_and_si512(codes, all);
+    const __m512i sign = _mm512_andnot_si512(_mm512_set1_epi16(0x7fff), codes);
+    const __m512i half = _mm512_or_si512(_mm512_srli_epi16(magnitude, 1), sign);
+    return _mm512_mask_mov_epi16(half, _mm512_cmpeq_epi16_mask(magnitude, all),
+                                 _mm512_set1_epi16(0x7e00));
   }
-  static Vec LoadEvenFp8(const uint8_t* p) {
-    return Fp8Of(_mm256_slli_epi16(LoadHalfRegister(p), 8));
+  // Bytes kByte and kByte + 2 of each lane of 32 bits; kByte is 0 or 1.
+  template <int kByte>
+  static void LoadFp8(const uint8_t* p, Vec* lower, Vec* upper) {
+    const __m512i codes = _mm512_loadu_si512(p);
+    const __m512i halves = HalfOfFp8(kByte == 0 ? _mm512_slli_epi16(codes, 8) : codes);
+    const __m512i even_then_odd =
+        _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24,
+                         22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i ordered = _mm512_permutexvar_epi16(even_then_odd, halves);
+    *lower = _mm512_cvtph_ps(_mm512_castsi512_si256(ordered));
+    *upper = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(ordered, 1));
   }
-  static Vec LoadOddFp8(const uint8_t* p) { return Fp8Of(LoadHalfRegister(p)); }
 };
 
 }  // namespace

@@ -14,19 +14,16 @@ struct NeonBf16Policy : FloatSums {
     bfloat16x8_t part[4];
   };
   using Factor = bfloat16x8_t;
-  static constexpr int kPerStep = 2;
+  static constexpr int kPerLane = 2;
   static constexpr bool kScales = false;
   static constexpr float kFactor = 1.0f;
-  static int VChunk(int) { return kPairChunkColumns; }
-  static Data LoadMasked(const Element* p, uint32_t mask) {
-    const uint32x4_t keep = vdupq_n_u32(mask);
-    const auto load = [=](int i) {
-      return vreinterpretq_bf16_u32(vandq_u32(Ops::LoadPairs(p + 8 * i), keep));
-    };
+  static int VChunk(int) { return kChunkColumns; }
+  template <int kPart>
+  static Data Load(const Element* p) {
+    const auto load = [p](int i) { return vreinterpretq_bf16_u32(Ops::LoadPairs(p + 8 * i)); };
     return {{load(0), load(1), load(2), load(3)}};
   }
-  static Data Load(const Element* p) { return LoadMasked(p, 0xffffffffu); }
-  static Data LoadFirst(const Element* p) { return LoadMasked(p, 0x0000ffffu); }
+  template <int kPart>
   static Factor Broadcast(const Weight* w) {
     uint32_t pair;
     memcpy(&pair, w, sizeof(pair));

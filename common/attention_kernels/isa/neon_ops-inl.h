@@ -114,40 +114,41 @@ struct Ops {
       vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(v.part[i])));
     }
   }
-  static Vec FloatOfWords(int16x8_t first, int16x8_t second) {
-    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(first))), vcvtq_f32_s32(vmovl_high_s16(first)),
-             vcvtq_f32_s32(vmovl_s16(vget_low_s16(second))),
-             vcvtq_f32_s32(vmovl_high_s16(second))}};
-  }
-  // Eight pairs of bytes.
-  static int16x8_t LoadBytePairs(const int8_t* p) { return vreinterpretq_s16_s8(vld1q_s8(p)); }
-  static int16x8_t EvenBytes(int16x8_t pairs) { return vshrq_n_s16(vshlq_n_s16(pairs, 8), 8); }
-  static Vec LoadEvenInt8(const int8_t* p) {
-    return FloatOfWords(EvenBytes(LoadBytePairs(p)), EvenBytes(LoadBytePairs(p + 16)));
-  }
-  static Vec LoadOddInt8(const int8_t* p) {
-    return FloatOfWords(vshrq_n_s16(LoadBytePairs(p), 8), vshrq_n_s16(LoadBytePairs(p + 16), 8));
+  // Byte kByte of each lane of 32 bits.
+  template <int kByte>
+  static Vec LoadInt8(const int8_t* p) {
+    return Map([p](int i) {
+      const int32x4_t lanes = vreinterpretq_s32_s8(vld1q_s8(p + 16 * i));
+      return vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(lanes, 24 - 8 * kByte), 24));
+    });
   }
   // E4M3 in the upper bits of half precision is the value times 2^-8, subnormals included.
   static constexpr float kFp8Factor = 256.0f;
-  static float16x8_t HalfOfFp8(uint16x8_t codes) {  // in the upper bytes
+  static uint16x8_t HalfOfFp8(uint16x8_t codes) {  // in the upper bytes
     const uint16x8_t all = vdupq_n_u16(0x7f00);
     const uint16x8_t magnitude = vandq_u16(codes, all);
     const uint16x8_t sign = vandq_u16(codes, vdupq_n_u16(0x8000));
     const uint16x8_t half = vorrq_u16(vshrq_n_u16(magnitude, 1), sign);
-    return vreinterpretq_f16_u16(vbslq_u16(vceqq_u16(magnitude, all), vdupq_n_u16(0x7e00), half));
+    return vbslq_u16(vceqq_u16(magnitude, all), vdupq_n_u16(0x7e00), half);
   }
-  static uint16x8_t LoadCodePairs(const uint8_t* p) { return vreinterpretq_u16_u8(vld1q_u8(p)); }
-  static Vec FloatOfHalves(float16x8_t first, float16x8_t second) {
-    return {{vcvt_f32_f16(vget_low_f16(first)), vcvt_high_f32_f16(first),
-             vcvt_f32_f16(vget_low_f16(second)), vcvt_high_f32_f16(second)}};
+  template <int kByte>
+  static uint16x8_t LoadHalves(const uint8_t* p) {
+    const uint16x8_t codes = vreinterpretq_u16_u8(vld1q_u8(p));
+    return HalfOfFp8(kByte == 0 ? vshlq_n_u16(codes, 8) : codes);
   }
-  static Vec LoadEvenFp8(const uint8_t* p) {
-    return FloatOfHalves(HalfOfFp8(vshlq_n_u16(LoadCodePairs(p), 8)),
-                         HalfOfFp8(vshlq_n_u16(LoadCodePairs(p + 16), 8)));
+  static Vec FloatOfHalves(uint16x8_t first, uint16x8_t second) {
+    const float16x8_t a = vreinterpretq_f16_u16(first);
+    const float16x8_t b = vreinterpretq_f16_u16(second);
+    return {{vcvt_f32_f16(vget_low_f16(a)), vcvt_high_f32_f16(a), vcvt_f32_f16(vget_low_f16(b)),
+             vcvt_high_f32_f16(b)}};
   }
-  static Vec LoadOddFp8(const uint8_t* p) {
-    return FloatOfHalves(HalfOfFp8(LoadCodePairs(p)), HalfOfFp8(LoadCodePairs(p + 16)));
+  // Bytes kByte and kByte + 2 of each lane of 32 bits; kByte is 0 or 1.
+  template <int kByte>
+  static void LoadFp8(const uint8_t* p, Vec* lower, Vec* upper) {
+    const uint16x8_t halves[4] = {LoadHalves<kByte>(p), LoadHalves<kByte>(p + 16),
+                                  LoadHalves<kByte>(p + 32), LoadHalves<kByte>(p + 48)};
+    *lower = FloatOfHalves(vuzp1q_u16(halves[0], halves[1]), vuzp1q_u16(halves[2], halves[3]));
+    *upper = FloatOfHalves(vuzp2q_u16(halves[0], halves[1]), vuzp2q_u16(halves[2], halves[3]));
   }
 };
 

@@ -155,11 +155,10 @@ struct Ops {
   static void StoreHalf(uint16_t* p, const Vec& v) {
     for (int i = 0; i < 16; ++i) p[i] = HalfOfFloat(v.lane[i]);
   }
-  static Vec LoadEvenInt8(const int8_t* p) {
-    return Map([=](int i) { return static_cast<float>(p[2 * i]); });
-  }
-  static Vec LoadOddInt8(const int8_t* p) {
-    return Map([=](int i) { return static_cast<float>(p[2 * i + 1]); });
+  // Byte kByte of each lane of 32 bits.
+  template <int kByte>
+  static Vec LoadInt8(const int8_t* p) {
+    return Map([=](int i) { return static_cast<float>(p[4 * i + kByte]); });
   }
   static constexpr float kFp8Factor = 1.0f;
   static float FloatOfFp8(uint8_t code) {
@@ -176,11 +175,11 @@ struct Ops {
     memcpy(&value, &bits, sizeof(value));
     return value;
   }
-  static Vec LoadEvenFp8(const uint8_t* p) {
-    return Map([=](int i) { return FloatOfFp8(p[2 * i]); });
-  }
-  static Vec LoadOddFp8(const uint8_t* p) {
-    return Map([=](int i) { return FloatOfFp8(p[2 * i + 1]); });
+  // Bytes kByte and kByte + 2 of each lane of 32 bits; kByte is 0 or 1.
+  template <int kByte>
+  static void LoadFp8(const uint8_t* p, Vec* lower, Vec* upper) {
+    *lower = Map([=](int i) { return FloatOfFp8(p[4 * i + kByte]); });
+    *upper = Map([=](int i) { return FloatOfFp8(p[4 * i + kByte + 2]); });
   }
 };
 

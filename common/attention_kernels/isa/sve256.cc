@@ -91,16 +91,18 @@ struct Ops {
     svst1h_u32(All(), p, svreinterpret_u32_f16(svcvt_f16_f32_x(All(), v.low)));
     svst1h_u32(All(), p + 8, svreinterpret_u32_f16(svcvt_f16_f32_x(All(), v.high)));
   }
-  static Float8 EvenInt8(const int8_t* p) {
-    const Int8x32 pairs = svreinterpret_s32_u32(Words(p));
-    return svcvt_f32_s32_x(All(), svasr_n_s32_x(All(), svlsl_n_s32_x(All(), pairs, 24), 24));
+  static Word8 Lanes(const void* p) { return svld1_u32(All(), static_cast<const uint32_t*>(p)); }
+  template <int kByte>
+  static Float8 Int8Of(const int8_t* p) {
+    const Int8x32 lanes = svreinterpret_s32_u32(Lanes(p));
+    return svcvt_f32_s32_x(All(),
+                           svasr_n_s32_x(All(), svlsl_n_s32_x(All(), lanes, 24 - 8 * kByte), 24));
   }
-  static Float8 OddInt8(const int8_t* p) {
-    const Int8x32 pairs = svreinterpret_s32_u32(Words(p));
-    return svcvt_f32_s32_x(All(), svasr_n_s32_x(All(), svlsl_n_s32_x(All(), pairs, 16), 24));
+  // Byte kByte of each lane of 32 bits.
+  template <int kByte>
+  static Vec LoadInt8(const int8_t* p) {
+    return {Int8Of<kByte>(p), Int8Of<kByte>(p + 32)};
   }
-  static Vec LoadEvenInt8(const int8_t* p) { return {EvenInt8(p), EvenInt8(p + 16)}; }
-  static Vec LoadOddInt8(const int8_t* p) { return {OddInt8(p), OddInt8(p + 16)}; }
   // E4M3 in the upper bits of half precision is the value times 2^-8, subnormals included.
   static constexpr float kFp8Factor = 256.0f;
   static Float8 Fp8Of(Word8 codes) {  // in bits 8 to 15
@@ -109,10 +111,18 @@ struct Ops {
     const Word8 half = svorr_u32_x(All(), svlsr_n_u32_x(All(), magnitude, 1), sign);
     return HalfOf(svsel_u32(svcmpeq_n_u32(All(), magnitude, 0x7f00u), svdup_u32(0x7e00u), half));
   }
-  static Float8 EvenFp8(const uint8_t* p) { return Fp8Of(svlsl_n_u32_x(All(), Words(p), 8)); }
-  static Float8 OddFp8(const uint8_t* p) { return Fp8Of(Words(p)); }
-  static Vec LoadEvenFp8(const uint8_t* p) { return {EvenFp8(p), EvenFp8(p + 16)}; }
-  static Vec LoadOddFp8(const uint8_t* p) { return {OddFp8(p), OddFp8(p + 16)}; }
+  // Bytes kByte and kByte + 2 of each lane of 32 bits; kByte is 0 or 1.
+  template <int kByte>
+  static void LoadFp8(const uint8_t* p, Vec* lower, Vec* upper) {
+    const Word8 first = Lanes(p);
+    const Word8 second = Lanes(p + 32);
+    const auto lower_code = [](Word8 lanes) {
+      return kByte == 0 ? svlsl_n_u32_x(All(), lanes, 8) : lanes;
+    };
+    *lower = {Fp8Of(lower_code(first)), Fp8Of(lower_code(second))};
+    *upper = {Fp8Of(svlsr_n_u32_x(All(), first, 8 + 8 * kByte)),
+              Fp8Of(svlsr_n_u32_x(All(), second, 8 + 8 * kByte))};
+  }
 };
 
 }  // namespace
@@ -134,21 +144,16 @@ struct SveBf16Policy : FloatSums {
     Pair8 high;
   };
   using Factor = Pair8;
-  static constexpr int kPerStep = 2;
+  static constexpr int kPerLane = 2;
   static constexpr bool kScales = false;
   static constexpr float kFactor = 1.0f;
-  static int VChunk(int) { return kPairChunkColumns; }
-  static Pair8 Masked(const Element* p, uint32_t mask) {
-    const Word8 pairs = svld1_u32(Ops::All(), reinterpret_cast<const uint32_t*>(p));
-    return svreinterpret_bf16_u32(svand_n_u32_x(Ops::All(), pairs, mask));
+  static int VChunk(int) { return kChunkColumns; }
+  static Pair8 Pairs(const Element* p) { return svreinterpret_bf16_u32(Ops::Lanes(p)); }
+  template <int kPart>
+  static Data Load(const Element* p) {
+    return {Pairs(p), Pairs(p + 16)};
   }
-  static Pair8 Whole(const Element* p) {
-    return svreinterpret_bf16_u32(svld1_u32(Ops::All(), reinterpret_cast<const uint32_t*>(p)));
-  }
-  static Data Load(const Element* p) { return {Whole(p), Whole(p + 16)}; }
-  static Data LoadFirst(const Element* p) {
-    return {Masked(p, 0x0000ffffu), Masked(p + 16, 0x0000ffffu)};
-  }
+  template <int kPart>
   static Factor Broadcast(const Weight* w) {
     uint32_t pair;
     memcpy(&pair, w, sizeof(pair));

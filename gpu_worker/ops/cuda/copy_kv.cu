@@ -23,30 +23,34 @@ struct SubTile {
   int block_tokens;
   int head_dim;
 
-  TANDEM_METHOD bool HasPairs() const { return type != ElementType::kFloat32; }
+  // V by rows of tokens.
+  TANDEM_METHOD bool HasRows() const { return is_v && type == ElementType::kFloat32; }
   // Index inside its chunk of V.
   TANDEM_METHOD int InChunk(int i) const { return i % (kTokens * kVChunkColumns); }
   TANDEM_METHOD int ChunkBegin(int i) const {
     return i / (kTokens * kVChunkColumns) * kVChunkColumns;
   }
-  TANDEM_METHOD int PairWidth(int i) const { return 2 * ChunkWidth(head_dim, ChunkBegin(i)); }
+  TANDEM_METHOD int Width(int i) const { return ChunkWidth(head_dim, ChunkBegin(i)); }
+  TANDEM_METHOD int InLane(int i) const { return i & ((1 << LaneShift(type)) - 1); }
+  TANDEM_METHOD int LaneOf(int i) const { return (is_v ? InChunk(i) : i) >> LaneShift(type); }
   TANDEM_METHOD int TokenOf(int i) const {
-    if (!HasPairs()) {
-      return is_v ? i / head_dim : i % kTokens;
+    if (HasRows()) {
+      return i / head_dim;
     }
-    return is_v ? InChunk(i) / PairWidth(i) * 2 + i % 2 : i % (2 * kTokens) / 2;
+    const int lane = LaneOf(i);
+    return is_v ? (lane / Width(i) << LaneShift(type)) + InLane(i) : lane % kTokens;
   }
   TANDEM_METHOD int DimensionOf(int i) const {
-    if (!HasPairs()) {
-      return is_v ? i % head_dim : i / kTokens;
+    if (HasRows()) {
+      return i % head_dim;
     }
-    return is_v ? ChunkBegin(i) + InChunk(i) % PairWidth(i) / 2 : i / (2 * kTokens) * 2 + i % 2;
+    const int lane = LaneOf(i);
+    return is_v ? ChunkBegin(i) + lane % Width(i) : (lane / kTokens << LaneShift(type)) + InLane(i);
   }
   TANDEM_METHOD char* Address(int i) const {
     int64_t element = int64_t{token} * head_dim + i;
-    if (is_v && HasPairs()) {
-      element =
-          int64_t{ChunkBegin(i)} * block_tokens + int64_t{token} * (PairWidth(i) / 2) + InChunk(i);
+    if (is_v && !HasRows()) {
+      element = int64_t{ChunkBegin(i)} * block_tokens + int64_t{token} * Width(i) + InChunk(i);
     }
     return tile + element * ElementBytes(type);
   }

@@ -6,7 +6,7 @@
 namespace tandem::gpu_worker::ops::cuda {
 
 constexpr int kSubTileTokens = 16;
-constexpr int kVChunkColumns = 64;  // of V that stand together in the layouts of pairs
+constexpr int kVChunkColumns = 64;  // of V that stand together where a lane holds several tokens
 constexpr int kMaxHeadDim = 256;
 
 TANDEM_DEVICE int ElementBytes(ElementType type) {
@@ -14,6 +14,13 @@ TANDEM_DEVICE int ElementBytes(ElementType type) {
     return 4;
   }
   return type == ElementType::kInt8 || type == ElementType::kFloat8E4M3 ? 1 : 2;
+}
+
+// Logarithm of the elements in a lane of 32 bits, which stand together: dimensions of a token in K,
+// tokens of a column in V.
+TANDEM_DEVICE int LaneShift(ElementType type) {
+  const int bytes = ElementBytes(type);
+  return bytes == 4 ? 0 : 3 - bytes;
 }
 
 TANDEM_DEVICE char* TileOf(const PoolParams& pool, int block, int head, bool is_v) {
@@ -24,13 +31,12 @@ TANDEM_DEVICE char* TileOf(const PoolParams& pool, int block, int head, bool is_
 // Where token `t` of a block stands in its K tile, dimension `d` (elements; kv::PoolGeometry).
 TANDEM_DEVICE int KElement(const PoolParams& pool, int t, int d) {
   const int sub_tile = t / kSubTileTokens * kSubTileTokens * pool.head_dim;
-  const int lane = t % kSubTileTokens;
-  return pool.dtype == ElementType::kFloat32
-             ? sub_tile + d * kSubTileTokens + lane
-             : sub_tile + d / 2 * 2 * kSubTileTokens + lane * 2 + d % 2;
+  const int shift = LaneShift(pool.dtype);
+  const int lane = (d >> shift) * kSubTileTokens + t % kSubTileTokens;
+  return sub_tile + (lane << shift) + (d & ((1 << shift) - 1));
 }
 
-// Columns of the V chunk that holds dimension `d` in the layouts of pairs.
+// Columns of the V chunk that holds dimension `d`.
 TANDEM_DEVICE int ChunkWidth(int head_dim, int d) {
   const int left = head_dim - d / kVChunkColumns * kVChunkColumns;
   return left < kVChunkColumns ? left : kVChunkColumns;
@@ -41,8 +47,9 @@ TANDEM_DEVICE int VElement(const PoolParams& pool, int t, int d) {
     return t * pool.head_dim + d;
   }
   const int begin = d / kVChunkColumns * kVChunkColumns;
-  return begin * pool.block_tokens + t / 2 * 2 * ChunkWidth(pool.head_dim, d) + (d - begin) * 2 +
-         t % 2;
+  const int shift = LaneShift(pool.dtype);
+  const int lane = (t >> shift) * ChunkWidth(pool.head_dim, d) + d - begin;
+  return begin * pool.block_tokens + (lane << shift) + (t & ((1 << shift) - 1));
 }
 
 // A row of one of the runs.

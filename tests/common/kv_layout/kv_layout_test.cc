@@ -14,6 +14,12 @@ TEST(KvLayout, ElementOrderMatchesTheWrittenFormulas) {
   EXPECT_EQ(bf16.KElement(37, 7), 2u * 16 * 80 + 3 * 32 + 5 * 2 + 1);
   EXPECT_EQ(bf16.VElement(37, 7), 18u * 2 * 64 + 7 * 2 + 1);
   EXPECT_EQ(bf16.VElement(37, 70), 64u * 128 + 18 * 2 * 16 + 6 * 2 + 1);
+  for (DType bytes : {DType::kInt8, DType::kFloat8E4M3}) {
+    const PoolGeometry geometry = Make(bytes, 80, 128);
+    EXPECT_EQ(geometry.KElement(37, 7), 2u * 16 * 80 + 1 * 64 + 5 * 4 + 3);
+    EXPECT_EQ(geometry.VElement(37, 7), 9u * 4 * 64 + 7 * 4 + 1);
+    EXPECT_EQ(geometry.VElement(39, 70), 64u * 128 + 9 * 4 * 16 + 6 * 4 + 3);
+  }
   const PoolGeometry fp32 = Make(DType::kFloat32, 80, 16);
   EXPECT_EQ(fp32.KElement(13, 7), 7u * 16 + 13);
   EXPECT_EQ(fp32.VElement(13, 7), 13u * 80 + 7);
