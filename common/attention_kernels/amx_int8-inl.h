@@ -98,14 +98,37 @@ inline void AmxInt8SubTile(const int8_t* k, const int8_t* q, int head_dim, ptrdi
   _tile_stored(0, sums, kTileTokens * sizeof(int32_t));
 }
 
+// The same where the query rows, of 64 or 128 dims, stay in registers 2 and 3.
+template <int kLocality>
+inline void AmxInt8HeldSubTile(const int8_t* k, int head_dim, ptrdiff_t ahead, int32_t* sums) {
+  _tile_zero(0);
+  AmxLoadRight<kLocality>(k, kAmxRowBytes, ahead);
+  _tile_dpbssd(0, 2, 5);
+  if (head_dim > kAmxInt8Depth) {
+    AmxLoadRight<kLocality>(k + kAmxInt8Depth * kLanes, kAmxRowBytes, ahead);
+    _tile_dpbssd(0, 3, 5);
+  }
+  _tile_stored(0, sums, kTileTokens * sizeof(int32_t));
+}
+
 template <int kLocality>
 inline void AmxInt8Scores(int group, const Tile<AmxInt8Policy>& tile, const int8_t* q,
                           float (*scores)[kTileTokens]) {
   alignas(64) AmxInt8Sums sums;
+  const int head_dim = tile.head_dim;
+  const bool held = head_dim == kAmxInt8Depth || head_dim == 2 * kAmxInt8Depth;
+  if (held) {
+    _tile_loadd(2, q, head_dim);
+    _tile_loadd(3, q + head_dim - kAmxInt8Depth, head_dim);
+  }
   const int sub_tiles = (tile.tokens + kLanes - 1) / kLanes;
-  for (int s = 0; s < sub_tiles; ++s) {
-    AmxInt8SubTile<kLocality>(tile.k + s * kLanes * tile.head_dim, q, tile.head_dim, tile.after_k,
-                              &sums[0][s * kLanes]);
+  const int8_t* k = tile.k;
+  for (int s = 0; s < sub_tiles; ++s, k += kLanes * head_dim) {
+    if (held) {
+      AmxInt8HeldSubTile<kLocality>(k, head_dim, tile.after_k, &sums[0][s * kLanes]);
+    } else {
+      AmxInt8SubTile<kLocality>(k, q, head_dim, tile.after_k, &sums[0][s * kLanes]);
+    }
   }
   MemoryFence();
   for (int g = 0; g < group; ++g) {

@@ -116,10 +116,8 @@ struct Ops {
   static void LoadFp8(const uint8_t* p, Vec* lower, Vec* upper) {
     const Word8 first = Lanes(p);
     const Word8 second = Lanes(p + 32);
-    const auto lower_code = [](Word8 lanes) {
-      return kByte == 0 ? svlsl_n_u32_x(All(), lanes, 8) : lanes;
-    };
-    *lower = {Fp8Of(lower_code(first)), Fp8Of(lower_code(second))};
+    *lower = {Fp8Of(svlsl_n_u32_x(All(), first, 8 - 8 * kByte)),
+              Fp8Of(svlsl_n_u32_x(All(), second, 8 - 8 * kByte))};
     *upper = {Fp8Of(svlsr_n_u32_x(All(), first, 8 + 8 * kByte)),
               Fp8Of(svlsr_n_u32_x(All(), second, 8 + 8 * kByte))};
   }
