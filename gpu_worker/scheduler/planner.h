@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "gpu_worker/cost_model/predictor.h"
@@ -116,6 +117,12 @@ class Planner {
   };
   AloneStep AloneWith(double rows) const;
   AloneStep BestAlone() const;
+  struct TierSize {
+    double cpu = 0;   // decodes of a step
+    double rate = 0;  // in sight
+    double step_us = 0;
+  };
+  double Largest(std::span<const TierSize> tried, double best) const;
   double BestCpuDecodes(double alone) const;
   double Fill() const;
   WorkValue ValueNow() const;

@@ -18,7 +18,7 @@ constexpr int64_t kSmallestPrefill = 64;
 // Less prefill than that has to be better by this: prompts that wait do not show in a step's rate.
 constexpr double kTrimMargin = 1.02;
 // Prefill of a step over that of the steady state's.
-constexpr double kPace = 1.15;
+constexpr double kPace = 1.05;
 // Of prefill in two sub-batches, the most that one of them has.
 constexpr double kLargestPart = 0.65;
 // From here on the device decodes' rows count in A's dense stage.

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
+#include <span>
 
 #include "gpu_worker/scheduler/planner.h"
 
@@ -15,6 +15,12 @@ constexpr double kAdmissionMargin = 1.03;
 // Of the best throughput: among counts that reach it the largest is aimed at, so that the CPU never
 // runs dry: where device and CPU are exactly balanced, every variation makes one of them wait.
 constexpr double kNearlyBest = 0.96;
+// A tier whose steps take longer than both this and so many times those of the smallest that is
+// nearly as good is not made larger than what reaches this share of the best throughput: where one
+// more sequence brings next to nothing, all it does is to let the others wait for their tokens.
+constexpr double kLongStepUs = 250e3;
+constexpr double kLongStep = 2;
+constexpr double kGood = 0.98;
 // Share of what the CPU tier is given from which on it counts as filled.
 constexpr double kFilled = 0.5;
 // Sequences that are still prefilled, above those that decode.
@@ -173,6 +179,28 @@ double Planner::RateInSight(const Sight& sight, double cpu, double rate) const {
   return std::max(sight.requests, 2 * emptied) * output / (fill_us + between_us + empty_us);
 }
 
+// Of the sizes that are nearly as good as the best one the largest, as long as its steps do not
+// keep each token waiting for a gain that hardly shows. The inter-token target comes first, if
+// there is one.
+double Planner::Largest(std::span<const TierSize> tried, double best) const {
+  const auto target_us = static_cast<double>(config_.max_step_us);
+  double wanted = 0;
+  double smallest_us = 0;
+  bool is_good = false;
+  for (const TierSize& size : tried) {
+    const bool is_long = target_us > 0 && size.step_us > target_us;
+    if (size.rate < kNearlyBest * best || (is_long && wanted > 0)) {
+      continue;
+    }
+    smallest_us = smallest_us > 0 ? smallest_us : size.step_us;
+    if (!is_good || size.step_us <= std::max(kLongStepUs, kLongStep * smallest_us)) {
+      wanted = size.cpu;
+    }
+    is_good = is_good || size.rate >= kGood * best;
+  }
+  return wanted;
+}
+
 // The number of CPU decodes that the best steady state has; 0: the device alone is as good.
 double Planner::BestCpuDecodes(double alone) const {
   if (!rules_.cpu_usable) {
@@ -189,25 +217,22 @@ double Planner::BestCpuDecodes(double alone) const {
   if (most < 1) {
     return 0;
   }
-  std::array<std::pair<double, double>, kMostTried> tried;  // count, rate
+  std::array<TierSize, kMostTried> tried;
   size_t count = 0;
   const Sight sight = LookAhead();
   const double without = RateInSight(sight, 0, alone);
   double best = without;
   for (double n = 1; count < kMostTried;) {
-    tried[count] = {n, RateInSight(sight, n, SteadyStepOf(n, 0).rate())};
-    best = std::max(best, tried[count].second);
+    const SteadyStep step = SteadyStepOf(n, 0);
+    tried[count] = {n, RateInSight(sight, n, step.rate()), step.total_us};
+    best = std::max(best, tried[count].rate);
     ++count;
     if (n >= most) {
       break;
     }
     n = std::min(std::max(n + 1, std::floor(n * 1.3)), most);
   }
-  double wanted = 0;
-  for (size_t i = 0; i < count && best > kAdmissionMargin * without; ++i) {
-    wanted = tried[i].second >= kNearlyBest * best ? tried[i].first : wanted;
-  }
-  return wanted;
+  return best > kAdmissionMargin * without ? Largest(std::span(tried).first(count), best) : 0;
 }
 
 // What work is worth and how many sequences the CPU tier is given for speed.
