@@ -37,7 +37,7 @@ PLAN_REQUESTS = 1000  # so many that filling and draining do not count
 
 class Scenario:
     """A load: flags of `tandem bench serve`, what `tandem plan` is told for the same, seconds of warming up and of measuring, and the tokens that a
-    decode reads on average: CPU attention reads short contexts more slowly."""
+    decode reads on average in that window: CPU attention reads short contexts more slowly."""
 
     context = 400
 
@@ -63,7 +63,7 @@ def scenarios(args):
         closed("summaries", lengths, 128, 25, args.window),
         Scenario("poisson", (*poisson, "--requests", str(LOAD_REQUESTS)), (*poisson, "--requests", str(PLAN_REQUESTS)), 15, args.window),
         closed("short outputs", short, 64, 8, args.window * 2 // 3),
-        closed("pure decode", decode, 64, 12, args.window * 2 // 3).reading(16 + 400 // 2),
+        closed("pure decode", decode, 64, 12, args.window * 2 // 3).reading(16 + 90),
     ]
 
 
@@ -205,14 +205,14 @@ def shown(value, form="8.1f"):
 def show_row(row):
     share, found = row["result"]["mode_share"], row["result"]
     modes = "/".join(f"{100 * share[mode]:.0f}" for mode in ("gpu_only", "unified", "asymmetric"))
-    of_plan = f"{found['tokens_per_s'] / row['plan']:.2f}" if row.get("plan") else "-"
-    print(f"{row['scenario']:<14} {row['dtype']:<9} {row['mode']:<8} {found['tokens_per_s']:8.1f} {of_plan:>6} {shown(found['ttft_p50_ms'])} "
+    of_plan, of_read = (f"{found['tokens_per_s'] / row[name]:.2f}" if row.get(name) else "-" for name in ("plan", "plan_as_read"))
+    print(f"{row['scenario']:<14} {row['dtype']:<9} {row['mode']:<8} {found['tokens_per_s']:8.1f} {of_plan:>6} {of_read:>6} {shown(found['ttft_p50_ms'])} "
           f"{found['itl_mean_ms']:8.1f} {shown(found['itl_p99_ms'])} {found['step_ms']:8.1f} {modes:>12} {100 * found['cpu_token_share']:5.0f} "
           f"{100 * found['cpu_busy']:5.0f} {found['cpu_gb_per_s']:6.1f}", flush=True)
 
 
 def show_head():
-    print(f"{'scenario':<14} {'CPU KV':<9} {'offload':<8} {'tokens/s':>8} {'/plan':>6} {'ttft p50':>8} {'itl mean':>8} {'itl p99':>8} "
+    print(f"{'scenario':<14} {'CPU KV':<9} {'offload':<8} {'tokens/s':>8} {'/plan':>6} {'/read':>6} {'ttft p50':>8} {'itl mean':>8} {'itl p99':>8} "
           f"{'step ms':>8} {'gpu/uni/asy%':>12} {'cpu%':>5} {'busy%':>5} {'GB/s':>6}", flush=True)
 
 
@@ -265,10 +265,11 @@ class Bench:
             print(f"warning: the memory's read rate was between {min(self.memory_gb_per_s):.1f} and {max(self.memory_gb_per_s):.1f} GB/s during this "
                   "run; compare servers by their ratio to the plan, which knows the rate before each of them")
 
-    def plan(self, scenario, mode, dtype, gb_per_s):
+    def plan(self, scenario, mode, dtype, gb_per_s, windows):
+        """Output tokens per second that are foreseen for the same window of the same load."""
         command = [self.tandem, "plan", "--model", self.model, "--gpu", GPU, "--gpu-kv-tokens", str(GPU_BLOCKS * BLOCK_TOKENS), "--cpu-kv-size",
                    self.args.pool or POOLS[dtype], "--cpu-kv-dtype", dtype, "--cpu-bandwidth", f"{gb_per_s:.3f}", "--max-model-len",
-                   "1024", "--offload", mode, *scenario.plan]
+                   "1024", "--offload", mode, "--measure-from", str(scenario.warm_s), "--measure-for", str(scenario.window_s * windows), *scenario.plan]
         return json_lines(command)[0]["output_tokens_per_s"]
 
     def run_mode(self, mode, dtype):
@@ -285,7 +286,9 @@ class Bench:
                 for scenario in wanted:
                     row = {"scenario": scenario.name, "dtype": "-" if mode == "off" else dtype, "mode": mode, "result": stack.measure(scenario)}
                     if rates:
-                        row["plan"] = self.plan(scenario, mode, dtype, rates[scenario.context])
+                        row["plan"] = self.plan(scenario, mode, dtype, rates[scenario.context], stack.windows)
+                        found = row["result"]["cpu_gb_per_s"]
+                        row["plan_as_read"] = self.plan(scenario, mode, dtype, found, stack.windows) if found > 0 else row["plan"]
                     self.rows.append(row)
                     show_row(row)
             finally:

@@ -240,6 +240,10 @@ void DeclareLoadFlags(base::ConfigSpec* spec, PlanFlags* flags) {
              "without rate: ignore the trace's times (without times it is so anyway)");
   spec->Int("concurrency", &flags->concurrency, 0, 1 << 20,
             "a closed loop of so many requests at a time; 0: by rate or trace");
+  spec->Double("measure-for", &flags->measure_for_s, 0, 1e9,
+               "output tokens per second are those of so many seconds; 0: of the whole run");
+  spec->Double("measure-from", &flags->measure_from_s, 0, 1e9,
+               "seconds from the start after which --measure-for begins");
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ struct PlanFlags {
   std::string rates;
   bool all_at_once = false;
   int64_t concurrency = 0;
+  double measure_from_s = 0;
+  double measure_for_s = 0;
   std::string offload = "off,auto";
   std::string without;
   int64_t max_inter_token_latency_ms = 0;

@@ -77,7 +77,10 @@ bool IsSameSetting(const PlanPoint& a, const PlanPoint& b) {
 }  // namespace
 
 double OutputTokensPerSecond(const SimulationResult& result) {
-  return static_cast<double>(result.output_tokens) / std::max(result.seconds(), 1e-6);
+  return result.window_us > 0
+             ? static_cast<double>(result.window_tokens) * 1e6 /
+                   static_cast<double>(result.window_us)
+             : static_cast<double>(result.output_tokens) / std::max(result.seconds(), 1e-6);
 }
 
 double RequestsPerSecond(const SimulationResult& result) {

@@ -45,6 +45,7 @@ class Run {
       TANDEM_RETURN_IF_ERROR(Step());
     }
     result_.duration_us = now_us_;
+    result_.window_us = setup_.window_us;
     result_.counters = core_.snapshot(now_us_);
     return std::move(result_);
   }
@@ -200,6 +201,10 @@ class Run {
       open->last_token_us = now_us_;
       open->tokens += static_cast<int32_t>(update.tokens.size());
       result_.output_tokens += static_cast<int64_t>(update.tokens.size());
+      const int64_t in_window_us = now_us_ - setup_.window_from_us;
+      if (in_window_us >= 0 && in_window_us < setup_.window_us) {
+        result_.window_tokens += static_cast<int64_t>(update.tokens.size());
+      }
       if (!result_.timeline.empty()) {
         result_.timeline.back().output_tokens += static_cast<int64_t>(update.tokens.size());
       }

@@ -29,7 +29,10 @@ struct SimulationSetup {
   double step_overhead_us = 0;            // planning, launching and sampling between two steps
   std::vector<Disturbance> disturbances;  // in order of time
   int64_t timeline_us = 0;                // > 0: length of a point of the timeline
-  bool check_invariants = false;          // after each step
+  // > 0: output tokens are counted apart from `window_from_us` on for so long.
+  int64_t window_us = 0;
+  int64_t window_from_us = 0;
+  bool check_invariants = false;  // after each step
   // A run that takes more steps or lasts longer is an error.
   int64_t max_steps = 200'000'000;
 };
@@ -48,6 +51,8 @@ struct SimulationResult {
   int64_t completed = 0;
   int64_t refused = 0;  // too long for the model or for every pool
   int64_t output_tokens = 0;
+  int64_t window_tokens = 0;  // of them, in the setup's window
+  int64_t window_us = 0;
   int64_t duration_us = 0;
   int64_t steps[3] = {0, 0, 0};  // by StepMode
   double mode_us[3] = {0, 0, 0};

@@ -123,6 +123,8 @@ absl::StatusOr<SimulationSetup> SetupFor(const PlanSettings& settings, const Pla
   setup.engine.max_inter_token_latency_us = 1000 * settings.flags.max_inter_token_latency_ms;
   setup.concurrency = settings.flags.concurrency;
   setup.step_overhead_us = settings.flags.step_overhead_us;
+  setup.window_from_us = std::llround(settings.flags.measure_from_s * 1e6);
+  setup.window_us = std::llround(settings.flags.measure_for_s * 1e6);
   if (settings.flags.cpu_slowdown > 1) {
     Disturbance slow;
     slow.from_us = static_cast<int64_t>(settings.flags.cpu_slowdown_from_s * 1e6);
@@ -141,6 +143,12 @@ absl::StatusOr<PlanOutcome> RunPoint(const PlanSettings& settings, const PlanPoi
         "--offload ", point.offload, ": none of ", result.requests,
         " requests fits: --max-model-len is ", settings.max_model_len, ", --gpu-kv-tokens ",
         settings.gpu_kv_tokens, ", --cpu-kv-tokens ", settings.cpu_kv_tokens));
+  }
+  if (setup.window_us > 0 && setup.window_from_us + setup.window_us > result.duration_us) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--measure-from and --measure-for end after ", settings.flags.measure_from_s,
+                     " + ", settings.flags.measure_for_s, " s; --offload ", point.offload,
+                     " ends after ", result.seconds(), " s: more --requests"));
   }
   if (!settings.flags.html.empty() &&
       result.duration_us > 0) {  // again, now that its length is known

@@ -45,6 +45,28 @@ std::vector<PlannedArrival> Requests(int count, double rate) {
   return WithArrivals(*MakeRequests(source), {.rate = rate});
 }
 
+// The parts of a run add up to it, and filling and draining are in the first and the last one.
+TEST(Simulation, AWindowCountsItsTokensOnly) {
+  const auto requests = Requests(60, 0);
+  SimulationSetup setup = T4(OffloadPolicy::kAuto);
+  const auto whole = Simulate(setup, requests);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->window_tokens, 0);
+  setup.window_us = whole->duration_us / 3 + 1;
+  int64_t tokens = 0;
+  int64_t most = 0;
+  for (setup.window_from_us = 0; setup.window_from_us <= whole->duration_us;
+       setup.window_from_us += setup.window_us) {
+    const auto part = Simulate(setup, requests);
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->output_tokens, whole->output_tokens);
+    tokens += part->window_tokens;
+    most = std::max(most, part->window_tokens);
+  }
+  EXPECT_EQ(tokens, whole->output_tokens);
+  EXPECT_GT(3 * most, whole->output_tokens);
+}
+
 TEST(Simulation, EveryRequestEndsWithItsTokensUnderEveryPolicy) {
   const auto requests = Requests(60, 0);
   int64_t tokens = 0;
