@@ -115,9 +115,8 @@ absl::Status AllocatePools(PipelineParts& parts) {
   return absl::OkStatus();
 }
 
-// Several devices' reductions are not captured: their steps are launched stage by stage.
 absl::Status PrepareGraphs(const PipelineOptions& options, PipelineParts& parts) {
-  if (options.enforce_eager || parts.num_ranks > 1 || parts.transfer == nullptr) {
+  if (options.enforce_eager || parts.transfer == nullptr) {
     return absl::OkStatus();
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ops::StepCapture> capture,

@@ -57,7 +57,7 @@ MemoryPlan PlanMemory(const PipelineOptions& options, const ModelShape& whole,
                          ops::SequenceCopyBytes(cpu);
   }
   plan.workspace_bytes = kWorkspaceBytes;
-  if (!options.enforce_eager && devices == 1) {
+  if (!options.enforce_eager) {
     plan.graphs_bytes = StepGraphs::kMaxGraphs * Unsigned(shape.num_layers) * kGraphLayerBytes +
                         ops::StepCaptureBytes(GraphLimits(options, max_positions));
   }

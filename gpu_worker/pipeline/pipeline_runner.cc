@@ -58,6 +58,13 @@ class StreamPipelineRunner : public PipelineRunner {
     limits_.vocab_size = parts_.decoder->shape().vocab_size;
   }
 
+  // Communicators do not end while graphs hold calls of theirs.
+  ~StreamPipelineRunner() override {
+    for (PipelineParts& parts : ranks_.parts) {
+      parts.graphs.reset();
+    }
+  }
+
   const RunnerLimits& limits() const override { return limits_; }
   // Of the first device alone: what the devices exchange is left to the measurement of steps.
   MeasuredRates MeasureRates() override {
@@ -119,10 +126,7 @@ class StreamPipelineRunner : public PipelineRunner {
     for (const PipelineParts& parts : ranks_.parts) {
       TANDEM_RETURN_IF_ERROR(parts.decoder->PreparePositions(layout.max_position));
     }
-    std::optional<GraphShape> shape;
-    if (parts_.graphs != nullptr) {
-      shape = parts_.graphs->ShapeOf(layout);
-    }
+    const std::optional<GraphShape> shape = ShapeOf(layout);
     if (shape.has_value()) {
       FillUp(*shape, &layout);
     }
@@ -158,6 +162,18 @@ class StreamPipelineRunner : public PipelineRunner {
   }
 
  private:
+  // Of a step that all devices run as graphs.
+  std::optional<GraphShape> ShapeOf(const StepLayout& layout) const {
+    std::optional<GraphShape> shape;
+    for (const PipelineParts& parts : ranks_.parts) {
+      shape = parts.graphs != nullptr ? parts.graphs->ShapeOf(layout) : std::nullopt;
+      if (!shape.has_value()) {
+        break;
+      }
+    }
+    return shape;
+  }
+
   void Trace(const StepInput& input, const StepLayout& layout, std::vector<TraceSpan> spans,
              int64_t start_us) {
     StepTrace step;

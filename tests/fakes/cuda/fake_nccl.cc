@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpu_worker/device/cuda/nccl_api.h"
+#include "tests/fakes/cuda/capture.h"
 #include "tests/fakes/cuda/executor.h"
 #include "tests/fakes/cuda/handles.h"
 
@@ -69,6 +70,7 @@ struct Group {
   std::mutex mutex;
   int size = 0;
   std::map<uint64_t, Collective> collectives;  // those that some rank has not left
+  std::vector<uint64_t> begun;                 // by rank: calls that its stream came to
   std::vector<bool> aborted;                   // by rank
   NcclResult error = kNcclSuccess;             // asynchronous
   std::chrono::milliseconds patience{20'000};
@@ -81,6 +83,7 @@ struct Comm {
   int rank = 0;
   int device = 0;
   uint64_t calls = 0;
+  std::shared_ptr<int> in_graphs = std::make_shared<int>();  // kept by each call that one holds
 };
 
 void Reduce(std::vector<Part>& parts) {
@@ -103,14 +106,19 @@ void Gather(std::vector<Part>& parts) {
   }
 }
 
-// A rank's end of a collective, as its stream sees it.
+// A rank's end of a collective, as its stream sees it: that of the group which all ranks come to as
+// their so-manieth. A graph's comes again and again.
 class Arrival {
  public:
-  Arrival(std::shared_ptr<Group> group, uint64_t call, int rank, const Part& part)
-      : group_(std::move(group)), call_(call), rank_(static_cast<size_t>(rank)), part_(part) {}
+  Arrival(std::shared_ptr<Group> group, int rank, const Part& part)
+      : group_(std::move(group)), rank_(static_cast<size_t>(rank)), part_(part) {}
 
-  bool Ready() const {
+  bool Ready() {
     const std::lock_guard lock(group_->mutex);
+    if (!has_begun_) {
+      has_begun_ = true;
+      call_ = group_->begun[rank_]++;
+    }
     Collective& collective = Get();
     if (!collective.parts[rank_].arrived) {
       collective.parts[rank_] = part_;
@@ -128,8 +136,9 @@ class Arrival {
     return false;
   }
 
-  void Run() const {
+  void Run() {
     const std::lock_guard lock(group_->mutex);
+    has_begun_ = false;
     Collective& collective = Get();
     const bool sound = group_->error == kNcclSuccess && !group_->aborted[rank_];
     if (sound && !collective.done && AllArrived(collective)) {
@@ -168,9 +177,10 @@ class Arrival {
   }
 
   std::shared_ptr<Group> group_;
-  uint64_t call_;
   size_t rank_;
   Part part_;
+  bool has_begun_ = false;
+  uint64_t call_ = 0;
 };
 
 // Calls between ncclGroupStart and ncclGroupEnd, of this thread.
@@ -187,28 +197,35 @@ PendingCalls& Pending() {
 NcclResult Call(Comm* comm, CUstream stream, const Part& part, size_t to_count) {
   const uint64_t call = comm->calls++;
   Group& group = *comm->group;
-  if (group.fails.rank == comm->rank && group.fails.call == call) {
-    return kInternalError;
-  }
   if (stream == nullptr || DeviceOf(stream) != comm->device ||
       !IsDeviceMemory(part.from, part.count * sizeof(float), comm->device) ||
       !IsDeviceMemory(part.to, to_count * sizeof(float), comm->device)) {
     return kInvalidArgument;
   }
-  if (group.lost.rank == comm->rank && group.lost.call == call) {
-    return kNcclSuccess;
+  Operation operation;
+  const bool fails = group.fails.rank == comm->rank && group.fails.call == call;
+  if (fails || (group.lost.rank == comm->rank && group.lost.call == call)) {
+    operation.run = [group = comm->group, rank = static_cast<size_t>(comm->rank)] {
+      const std::lock_guard lock(group->mutex);
+      ++group->begun[rank];
+    };
+  } else {
+    const auto arrival = std::make_shared<Arrival>(comm->group, comm->rank, part);
+    operation = {[arrival] { return arrival->Ready(); }, [arrival] { arrival->Run(); }};
   }
-  const auto arrival = std::make_shared<Arrival>(comm->group, call, comm->rank, part);
-  const auto queue = [arrival, stream] {
-    Executor::Get().Queue(Of(stream),
-                          {[arrival] { return arrival->Ready(); }, [arrival] { arrival->Run(); }});
+  const auto queue = [operation, stream, in_graphs = comm->in_graphs] {
+    if (Graph* graph = Of(stream)->capture) {
+      graph->Add(*Of(stream), {operation.ready, [run = operation.run, in_graphs] { run(); }});
+    } else {
+      Executor::Get().Queue(Of(stream), operation);
+    }
   };
   if (Pending().depth > 0) {
     Pending().queue.emplace_back(queue);
   } else {
     queue();
   }
-  return kNcclSuccess;
+  return fails ? kInternalError : kNcclSuccess;
 }
 
 }  // namespace
@@ -233,16 +250,22 @@ NcclResult ncclCommInitAll(void** comms, int count, const int* devices) {
   auto group = std::make_shared<Group>();
   group->size = count;
   group->aborted.resize(static_cast<size_t>(count));
+  group->begun.resize(static_cast<size_t>(count));
   if (const char* text = std::getenv("FAKE_NCCL_PATIENCE_MS"); text != nullptr) {
     group->patience = std::chrono::milliseconds(std::atoi(text));
   }
   for (int rank = 0; rank < count; ++rank) {
-    comms[rank] = new Comm{group, rank, devices[rank]};
+    comms[rank] = new Comm{group, rank, devices[rank], 0};
   }
   return kNcclSuccess;
 }
+// The real one waits for the graphs that hold calls of it.
 NcclResult ncclCommDestroy(void* comm) {
-  delete static_cast<Comm*>(comm);
+  const std::unique_ptr<Comm> taken(static_cast<Comm*>(comm));
+  if (taken->in_graphs.use_count() > 1) {
+    std::fprintf(stderr, "fake NCCL: a communicator is destroyed before its graphs\n");
+    std::abort();
+  }
   return kNcclSuccess;
 }
 NcclResult ncclCommAbort(void* comm) {
