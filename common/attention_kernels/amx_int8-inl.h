@@ -93,6 +93,7 @@ inline void AmxInt8SubTile(const int8_t* k, const int8_t* q, int head_dim, ptrdi
   for (; d < head_dim; d += kAmxInt8Rest) {
     _tile_loadd(6, q + d, head_dim);
     _tile_loadd(7, k + d * kLanes, kAmxRowBytes);
+    AmxAskAhead<kLocality, kAmxInt8Rest / 4>(k + d * kLanes, kAmxRowBytes, ahead);
     _tile_dpbssd(0, 6, 7);
   }
   _tile_stored(0, sums, kTileTokens * sizeof(int32_t));
@@ -189,13 +190,14 @@ inline void AmxInt8Four(const AmxInt8Columns& columns, const int8_t* weights, in
 }
 
 // The same of 16 columns.
+template <int kLocality>
 inline void AmxInt8One(const AmxInt8Columns& columns, const int8_t* weights, int32_t* sums) {
   _tile_zero(0);
   const int8_t* v = columns.v;
   int t = 0;
   for (; t + kAmxInt8Depth <= columns.tokens; t += kAmxInt8Depth, v += kAmxRows * columns.stride) {
     _tile_loadd(4, weights + t, kTileTokens);
-    _tile_loadd(5, v, columns.stride);
+    AmxLoadRight<kLocality>(v, columns.stride, kPrefetchAhead);
     _tile_dpbssd(0, 4, 5);
   }
   for (; t < columns.tokens; t += kAmxInt8Rest, v += kAmxInt8Rest / 4 * columns.stride) {
@@ -232,7 +234,7 @@ inline void AmxInt8Values(int group, const Tile<AmxInt8Policy>& tile,
       AmxInt8Four<kLocality>({v, 4L * width, tile.tokens}, weights, to);
     } else {
       for (int c = 0; c < width; c += kLanes) {
-        AmxInt8One({v + 4 * c, 4L * width, tile.tokens}, weights, to + c);
+        AmxInt8One<kLocality>({v + 4 * c, 4L * width, tile.tokens}, weights, to + c);
       }
     }
   }

@@ -51,17 +51,23 @@ inline void AmxConfigure(int group) {
   _tile_loadconfig(&config);
 }
 
-// A right operand, 16 rows. Asks for the lines that are `ahead` bytes from them where kLocality is
-// not kNoPrefetch.
-template <int kLocality>
-inline void AmxLoadRight(const void* from, long stride, ptrdiff_t ahead) {
-  _tile_loadd(5, from, stride);
+// Asks for the lines that are `ahead` bytes from an operand's rows where kLocality is not
+// kNoPrefetch.
+template <int kLocality, int kRows>
+inline void AmxAskAhead(const void* from, long stride, ptrdiff_t ahead) {
   if constexpr (kLocality != kNoPrefetch) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kAmxRows; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       __builtin_prefetch(static_cast<const char*>(from) + i * stride + ahead, 0, kLocality);
     }
   }
+}
+
+// A right operand, 16 rows.
+template <int kLocality>
+inline void AmxLoadRight(const void* from, long stride, ptrdiff_t ahead) {
+  _tile_loadd(5, from, stride);
+  AmxAskAhead<kLocality, kAmxRows>(from, stride, ahead);
 }
 
 // scores [group, 16] of a sub-tile, which is read in the order of memory; what is `ahead` bytes
