@@ -1,5 +1,6 @@
 #include "gpu_worker/ops/step_capture.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -77,8 +78,8 @@ class CudaStepCapture : public StepCapture {
       part.runs = Put(std::span<const cuda::RunParams>(entries[i]), at);
       parts_.push_back(part);
     }
-    std::memcpy(mirror_->data() + header, block_tables.data(),
-                block_tables.size() * sizeof(int32_t));
+    std::copy(block_tables.begin(), block_tables.end(),
+              reinterpret_cast<int32_t*>(mirror_->data() + header));
     cuda::AsCuda(context_->stream())
         .CopyFromHost(area_->data() + begin, mirror_->data() + begin,
                       bytes + block_tables.size() * sizeof(int32_t));
