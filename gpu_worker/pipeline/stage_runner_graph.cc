@@ -21,8 +21,9 @@ absl::Status StageRunner::LaunchGraph(size_t first, size_t last) {
     absl::StatusOr<StepGraph> captured = Capture(first, last);
     newest_on_.clear();
     if (!captured.ok()) {
-      base::LogWarning("CUDA graphs do not work here; steps are launched stage by stage",
-                       {{"error", captured.status().ToString()}});
+      base::LogWarning(
+          "a step could not be captured as a graph; from now on steps are launched stage by stage",
+          {{"error", captured.status().ToString()}});
       graphs.Disable();
       return LaunchStages(first, last);
     }

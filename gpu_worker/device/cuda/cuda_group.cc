@@ -1,5 +1,6 @@
 #include "gpu_worker/device/cuda/cuda_group.h"
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <numeric>
@@ -25,8 +26,8 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(const NcclApi* api, NcclComm comm, int32_t rank, int32_t size)
       : api_(api), comm_(comm), rank_(rank), size_(size) {}
   ~NcclCommunicator() override {
-    if (comm_ != nullptr) {
-      (void)api_->ncclCommDestroy(comm_);
+    if (const NcclComm comm = comm_.load(); comm != nullptr) {
+      (void)api_->ncclCommDestroy(comm);
     }
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -69,8 +70,8 @@ class NcclCommunicator : public Communicator {
       std::this_thread::sleep_for(kLockPause);
       (void)lock.try_lock();
     }
-    if (NcclComm comm = std::exchange(comm_, nullptr); comm != nullptr) {
-      first_error_.Update(reason);
+    if (NcclComm comm = comm_.exchange(nullptr); comm != nullptr) {
+      (void)FirstErrorAfter(reason);
       (void)api_->ncclCommAbort(comm);
     }
   }
@@ -80,31 +81,42 @@ class NcclCommunicator : public Communicator {
     if (!lock.owns_lock()) {
       return absl::OkStatus();
     }
-    if (first_error_.ok() && comm_ != nullptr) {
-      NcclResult error = kNcclSuccess;
-      first_error_ = CheckNccl(*api_, api_->ncclCommGetAsyncError(comm_, &error), "NCCL");
-      if (error != kNcclInProgress) {
-        first_error_.Update(CheckNccl(*api_, error, "a GPU of the group"));
-      }
+    absl::Status status = FirstErrorAfter(absl::OkStatus());
+    const NcclComm comm = comm_.load();
+    if (!status.ok() || comm == nullptr) {
+      return status;
     }
-    return first_error_;
+    NcclResult error = kNcclSuccess;
+    status = CheckNccl(*api_, api_->ncclCommGetAsyncError(comm, &error), "NCCL");
+    if (error != kNcclInProgress) {
+      status.Update(CheckNccl(*api_, error, "a GPU of the group"));
+    }
+    return FirstErrorAfter(status);
   }
 
   template <typename Function>
   void Call(CudaStream& stream, const char* what, const Function& function) {
     const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) {
-      first_error_.Update(CheckNccl(*api_, function(comm_, stream.handle()), what));
+    absl::Status status;
+    if (const NcclComm comm = comm_.load(); comm != nullptr) {
+      status = CheckNccl(*api_, function(comm, stream.handle()), what);
     }
-    stream.Fail(first_error_);
+    stream.Fail(FirstErrorAfter(status));
+  }
+
+  absl::Status FirstErrorAfter(const absl::Status& status) {
+    const std::lock_guard lock(error_mutex_);
+    first_error_.Update(status);
+    return first_error_;
   }
 
   const NcclApi* api_;
-  std::mutex mutex_;
-  NcclComm comm_;  // null: aborted
+  std::mutex mutex_;            // one call at a time; Abort goes on without it in the end
+  std::atomic<NcclComm> comm_;  // null: aborted
   const int32_t rank_;
   const int32_t size_;
-  absl::Status first_error_;
+  std::mutex error_mutex_;
+  absl::Status first_error_;  // guarded by error_mutex_
 };
 
 class NcclGroup : public CudaGroup {
