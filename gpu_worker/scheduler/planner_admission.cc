@@ -11,8 +11,6 @@ constexpr size_t kAdmissionLookahead = 128;
 constexpr int64_t kSmallestTrimmedChunk = 16;
 // A long prompt's chunk below this reads its context again for too little; it rather skips steps.
 constexpr int64_t kSmallestHogChunk = 64;
-// From this gain by the CPU tier on, fewer sequences on the device are no loss.
-constexpr double kMainlyCpuGain = 1.25;
 // A prompt with more left than this many steps' budgets shares the budget and the time.
 constexpr int64_t kHogBudgets = 2;
 
@@ -166,14 +164,9 @@ bool Planner::FitsForAdmission(const SequenceView& view, Tier tier) const {
     return false;
   }
   const int32_t wanted = std::min(pool.BlocksFor(view.total_tokens + 1), pool.capacity_blocks);
-  int32_t watermark = tier == Tier::kGpu ? pool.Watermark(gpu_residents_, kGpuSequencesABlock)
-                                         : pool.Watermark(cpu_residents_, kCpuSequencesABlock);
-  // Where most of the work is the CPU's, what runs on the device keeps room for the rest of its
-  // output: moving it out later costs more than to begin on the CPU.
-  if (tier == Tier::kGpu && steady_.gain > kMainlyCpuGain && gpu_residents_ > 0) {
-    const int32_t growth = pool.BlocksFor(static_cast<int64_t>(state_.mix.output_tokens / 2));
-    watermark = gpu_residents_ * std::max(growth, 1) + pool.total_blocks / 50;
-  }
+  const int32_t watermark = tier == Tier::kGpu
+                                ? pool.Watermark(gpu_residents_, kGpuSequencesABlock)
+                                : pool.Watermark(cpu_residents_, kCpuSequencesABlock);
   return (tier == Tier::kGpu ? free_gpu_ : free_cpu_) >= wanted + watermark;
 }
 
