@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <cstdio>
+#include <cstdlib>
 
 #include "gpu_worker/scheduler/planner.h"
 
@@ -288,9 +290,12 @@ std::vector<Planner::Prefill> Planner::Halved(int64_t rows) const {
 }
 
 // Prefill beside CPU decodes goes at the pace of the steady state: faster would leave later steps
-// without any to hide the CPU's work behind.
+// without any to hide the CPU's work behind. Where no tier is kept for speed, at the device's own.
 std::vector<Planner::Prefill> Planner::PacedPrefills() const {
-  if (!config_.switches.chunk_balancing || !CpuTierServes()) {
+  if (!CpuTierServes()) {
+    return PacedAlone();
+  }
+  if (!config_.switches.chunk_balancing) {
     return prefills_;
   }
   const double sequences = DeviceConcurrency(state_, Bounds()) + steady_.cpu_decodes;
@@ -384,6 +389,7 @@ void Planner::PlaceAuto() {
       best = Placement();
     }
   }
+  if (std::getenv("DBG")) std::fprintf(stderr, "step %lu gpu %zu cpu %zu res %d/%d wait %zu pre %zu best %d n %zu rate %.3f alone %.3f us %.0f steady %.1f target %d fill %.2f val %.2f %.2f rep %.2f aged %zu gain %.3f\n", state_.step_index, gpu_decodes_.size(), cpu_decodes_.size(), gpu_residents_, cpu_residents_, state_.waiting.size(), prefills_.size(), (int)best.mode, best.count, best.rate, plan_.gpu_only_value_per_us, best.total_us, steady_.cpu_decodes, steady_.cpu_target, Fill(), value_.decode_us, value_.row_us, state_.mix.replaced, aged, steady_.gain);
   if (best.count == 0) {
     EmitAlone(std::move(alone));
     return;
