@@ -214,17 +214,21 @@ void Planner::PlanSwapIns() {
   const int32_t most = is_neo() ? config_.max_num_seqs : config_.max_swap_ins_per_step;
   const int64_t residency_us = is_neo() ? 0 : config_.residency_us;
   const int32_t kept = state_.gpu.total_blocks / (returns ? 50 : 10);
+  const int32_t rest_of_output =
+      state_.gpu.BlocksFor(static_cast<int64_t>(state_.mix.output_tokens / 2));
   int32_t moved = 0;
   for (Resident* resident : on_cpu_) {
     const SequenceView& view = *resident->view;
     if (moved == most || token_budget_ <= 0 || sequence_budget_ <= 0) {
       return;
     }
-    if (!view.is_decode() || now_us_ - view.last_move_us < residency_us) {
+    const int32_t wanted = state_.gpu.BlocksFor(view.total_tokens);
+    // Where everybody there has room for the rest of its output, it will not be pushed out again.
+    const bool may_stay = free_gpu_ - wanted >= (gpu_residents_ + 1) * rest_of_output;
+    if (!view.is_decode() || (!may_stay && now_us_ - view.last_move_us < residency_us)) {
       continue;
     }
     // Room stays for what runs there: a block each to grow, and a tenth of the pool.
-    const int32_t wanted = state_.gpu.BlocksFor(view.total_tokens);
     const int32_t low_watermark =
         is_neo() ? state_.gpu.total_blocks - NeoLowWatermark() : gpu_residents_ + 1 + kept;
     if (!state_.gpu.CanEverHold(view.total_tokens + 1)) {
