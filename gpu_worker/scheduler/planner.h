@@ -112,18 +112,19 @@ class Planner {
   struct AloneStep {
     double total_us = 0;
     double decodes = 0;
-    double rows = 0;  // of prefill, in the steps that have any
+    double rows = 0;       // of prefill, in the steps that have any
+    double decode_us = 0;  // of the others
     double rate() const { return decodes / total_us; }
   };
   AloneStep AloneWith(double rows) const;
-  AloneStep BestAlone() const;
+  AloneStep BestAlone(const Sight& sight) const;
   struct TierSize {
     double cpu = 0;   // decodes of a step
     double rate = 0;  // in sight
     double step_us = 0;
   };
   double Largest(std::span<const TierSize> tried, double best) const;
-  double BestCpuDecodes(double alone) const;
+  double BestCpuDecodes(const Sight& sight, double alone) const;
   double Fill() const;
   WorkValue ValueNow() const;
   bool CpuTierPays() const;
@@ -163,6 +164,7 @@ class Planner {
   std::array<size_t, 2> SplitRange(size_t count) const;
   size_t MostCpuDecodes(bool two) const;
   size_t BestSplit(const Base& base, size_t count) const;
+  double MeanCpuDecodes(size_t count) const;
   double ValueOf(const Base& base, size_t cpu_decodes) const;
   double SteadyLayerUs(const LayerTerms& a, const LayerTerms& b) const;
   bool IsTooSlow(const Placement& placement) const;

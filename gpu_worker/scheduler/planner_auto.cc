@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
-#include <utility>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "gpu_worker/scheduler/planner.h"
 
@@ -124,8 +124,19 @@ size_t Planner::BestSplit(const Base& base, size_t count) const {
   return low;
 }
 
+// The first `count` CPU decodes by what they cost the CPU, in decodes of the list's mean context.
+// By number those of short contexts would seem the better bargain; but the long ones have to be
+// read all the same, and they come first in the list.
+double Planner::MeanCpuDecodes(size_t count) const {
+  if (count == 0 || tokens_before_.back() == 0) {
+    return static_cast<double>(count);
+  }
+  return static_cast<double>(cpu_decodes_.size()) * static_cast<double>(tokens_before_[count]) /
+         static_cast<double>(tokens_before_.back());
+}
+
 double Planner::ValueOf(const Base& base, size_t cpu_decodes) const {
-  return value_.Of(static_cast<double>(gpu_decodes_.size() + cpu_decodes),
+  return value_.Of(static_cast<double>(gpu_decodes_.size()) + MeanCpuDecodes(cpu_decodes),
                    static_cast<double>(base.prefill_rows));
 }
 
@@ -389,7 +400,15 @@ void Planner::PlaceAuto() {
       best = Placement();
     }
   }
-  if (std::getenv("DBG")) std::fprintf(stderr, "step %lu gpu %zu cpu %zu res %d/%d wait %zu pre %zu best %d n %zu rate %.3f alone %.3f us %.0f steady %.1f target %d fill %.2f val %.2f %.2f rep %.2f aged %zu gain %.3f\n", state_.step_index, gpu_decodes_.size(), cpu_decodes_.size(), gpu_residents_, cpu_residents_, state_.waiting.size(), prefills_.size(), (int)best.mode, best.count, best.rate, plan_.gpu_only_value_per_us, best.total_us, steady_.cpu_decodes, steady_.cpu_target, Fill(), value_.decode_us, value_.row_us, state_.mix.replaced, aged, steady_.gain);
+  if (std::getenv("DBG"))
+    std::fprintf(
+        stderr,
+        "step %lu gpu %zu cpu %zu res %d/%d wait %zu pre %zu best %d n %zu rate %.3f alone %.3f us "
+        "%.0f steady %.1f target %d fill %.2f val %.2f %.2f rep %.2f aged %zu gain %.3f\n",
+        state_.step_index, gpu_decodes_.size(), cpu_decodes_.size(), gpu_residents_, cpu_residents_,
+        state_.waiting.size(), prefills_.size(), (int)best.mode, best.count, best.rate,
+        plan_.gpu_only_value_per_us, best.total_us, steady_.cpu_decodes, steady_.cpu_target, Fill(),
+        value_.decode_us, value_.row_us, state_.mix.replaced, aged, steady_.gain);
   if (best.count == 0) {
     EmitAlone(std::move(alone));
     return;

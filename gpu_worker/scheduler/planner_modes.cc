@@ -173,7 +173,10 @@ void Planner::EmitCpuDecodes(const Placement& placement) {
   plan_.mode = load.mode;
   plan_.order = load.order;
   plan_.progress = device_progress_ + static_cast<double>(placement.count);
-  plan_.value = device_value + value_.Of(static_cast<double>(placement.count), 0);
+  const bool is_auto = config_.policy == OffloadPolicy::kAuto;
+  plan_.value = device_value + value_.Of(is_auto ? MeanCpuDecodes(placement.count)
+                                                 : static_cast<double>(placement.count),
+                                         0);
   plan_.predicted = predictor_.Predict(load, state_.corrections);
 }
 

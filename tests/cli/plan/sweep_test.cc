@@ -87,6 +87,31 @@ TEST(Sweep, AutoNeverLosesToTheGpuAlone) {
   EXPECT_GT(best, 1.1);
 }
 
+// Outputs so long that the CPU is the limit: what counts there is that the device is filled, and
+// that its decodes do not wait for all of the CPU's.
+TEST(Sweep, AutoKeepsUpWithThePublishedPolicyAtLongOutputs) {
+  PlanFlags flags;
+  flags.model = "llama-3.1-8b";
+  flags.gpu = "g5.8xlarge";
+  flags.cpu_kv_bytes = uint64_t{64} << 30;
+  flags.prompt_lens = "50";
+  flags.output_lens = "400,1000";
+  flags.length_spread = 0.1;
+  flags.requests = 500;
+  flags.cpu_bandwidths = "30,87";
+  flags.offload = "neo,auto";
+  const auto settings = ResolvePlanFlags(flags);
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  for (size_t i = 0; i + 1 < outcomes->size(); i += 2) {
+    const PlanOutcome& neo = (*outcomes)[i];
+    const PlanOutcome& automatic = (*outcomes)[i + 1];
+    EXPECT_GE(neo.result.seconds() / automatic.result.seconds(), 0.98)
+        << neo.point.output_len << " at " << neo.point.cpu_gb_per_s << " GB/s";
+  }
+}
+
 TEST(Sweep, MoreBandwidthSustainsMore) {
   PlanSettings settings = T4("auto");
   PlanPoint point = PointsOf(settings)[0];

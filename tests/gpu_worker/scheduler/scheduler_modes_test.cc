@@ -12,7 +12,7 @@ using testing::SizeIs;
 // Keeps CPU sequences where they are, so that placement alone is looked at.
 SchedulerConfig StayConfig(OffloadPolicy policy) {
   SchedulerConfig config = Config(policy);
-  config.residency_us = 1'000'000'000'000;
+  config.max_swap_ins_per_step = 0;
   return config;
 }
 

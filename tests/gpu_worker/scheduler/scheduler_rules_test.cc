@@ -85,7 +85,7 @@ TEST(SchedulerRulesTest, TheTargetBoundsCpuDecodesToo) {
     builder.CpuDecode(1'000);
   }
   SchedulerConfig config = Config(OffloadPolicy::kAuto);
-  config.residency_us = std::numeric_limits<int64_t>::max() / 2;
+  config.max_swap_ins_per_step = 0;
   const StepPlan free = builder.Plan(config);
   config.max_step_us = 24'000;
   const StepPlan bounded = builder.Plan(config);
@@ -221,7 +221,7 @@ TEST(SchedulerRulesTest, DeviceDecodesGoToBWhereTheirRowsCost) {
     builder.CpuDecode(400);
   }
   SchedulerConfig config = Config(OffloadPolicy::kAuto);
-  config.residency_us = std::numeric_limits<int64_t>::max() / 2;
+  config.max_swap_ins_per_step = 0;
   config.switches.unified = false;
   StepPlan plan = builder.Plan(config);
   for (const PlannedWork& work : plan.sub_batch[1]) {
@@ -251,7 +251,7 @@ TEST(SchedulerRulesTest, PrefillGoesToBothSubBatches) {
   const uint64_t first = builder.GpuPrefill(1000, 0);
   const uint64_t second = builder.CpuPrefill(1000, 200);
   SchedulerConfig config = Config(OffloadPolicy::kAuto);
-  config.residency_us = std::numeric_limits<int64_t>::max() / 2;
+  config.max_swap_ins_per_step = 0;
   config.max_num_batched_tokens = 2048;
   config.switches.unified = false;
   StepPlan plan = builder.Plan(config);
@@ -274,7 +274,7 @@ TEST(SchedulerRulesTest, SwitchesTakeModesAway) {
     builder.CpuDecode(100);
   }
   SchedulerConfig config = Config(OffloadPolicy::kAuto);
-  config.residency_us = std::numeric_limits<int64_t>::max() / 2;
+  config.max_swap_ins_per_step = 0;
   config.switches.unified = false;
   EXPECT_NE(builder.Plan(config).mode, StepMode::kUnified);
   config.switches = SchedulerSwitches();

@@ -193,10 +193,19 @@ TEST(SchedulerTest, CpuSequencesMoveBackOldestFirstBelowTheWatermark) {
 
 TEST(SchedulerTest, ResidencyTimeKeepsFromMovingToAndFro) {
   StateBuilder builder;
+  builder.state.mix.output_tokens = 10'000;
   const uint64_t id = builder.CpuDecode(100);
   builder.view(id).last_move_us = builder.now_us - 400'000;
   EXPECT_THAT(builder.Plan(Config(OffloadPolicy::kAuto)).moves, IsEmpty());
   builder.view(id).last_move_us = builder.now_us - 500'000;
+  EXPECT_THAT(MovedIn(builder.Plan(Config(OffloadPolicy::kAuto))), ElementsAre(id));
+}
+
+TEST(SchedulerTest, WhereEverybodysOutputFitsNobodyWaitsToMoveBack) {
+  StateBuilder builder;
+  builder.state.mix.output_tokens = 64;
+  const uint64_t id = builder.CpuDecode(100);
+  builder.view(id).last_move_us = builder.now_us - 1;
   EXPECT_THAT(MovedIn(builder.Plan(Config(OffloadPolicy::kAuto))), ElementsAre(id));
 }
 
