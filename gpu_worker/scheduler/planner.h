@@ -112,19 +112,18 @@ class Planner {
   struct AloneStep {
     double total_us = 0;
     double decodes = 0;
-    double rows = 0;       // of prefill, in the steps that have any
-    double decode_us = 0;  // of the others
+    double rows = 0;  // of prefill, in the steps that have any
     double rate() const { return decodes / total_us; }
   };
   AloneStep AloneWith(double rows) const;
-  AloneStep BestAlone(const Sight& sight) const;
+  AloneStep BestAlone() const;
   struct TierSize {
     double cpu = 0;   // decodes of a step
     double rate = 0;  // in sight
     double step_us = 0;
   };
   double Largest(std::span<const TierSize> tried, double best) const;
-  double BestCpuDecodes(const Sight& sight, double alone) const;
+  double BestCpuDecodes(double alone) const;
   double Fill() const;
   WorkValue ValueNow() const;
   bool CpuTierPays() const;

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "gpu_worker/scheduler/planner.h"
@@ -400,15 +398,6 @@ void Planner::PlaceAuto() {
       best = Placement();
     }
   }
-  if (std::getenv("DBG"))
-    std::fprintf(
-        stderr,
-        "step %lu gpu %zu cpu %zu res %d/%d wait %zu pre %zu best %d n %zu rate %.3f alone %.3f us "
-        "%.0f steady %.1f target %d fill %.2f val %.2f %.2f rep %.2f aged %zu gain %.3f\n",
-        state_.step_index, gpu_decodes_.size(), cpu_decodes_.size(), gpu_residents_, cpu_residents_,
-        state_.waiting.size(), prefills_.size(), (int)best.mode, best.count, best.rate,
-        plan_.gpu_only_value_per_us, best.total_us, steady_.cpu_decodes, steady_.cpu_target, Fill(),
-        value_.decode_us, value_.row_us, state_.mix.replaced, aged, steady_.gain);
   if (best.count == 0) {
     EmitAlone(std::move(alone));
     return;

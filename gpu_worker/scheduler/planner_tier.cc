@@ -37,7 +37,7 @@ constexpr size_t kMostTried = 40;
 constexpr double kSlowestPace = 64;
 constexpr double kPaceFactor = 1.3;
 // Gain for which prompts are prefilled more slowly than they could be.
-constexpr double kPaceMargin = 1.02;
+constexpr double kPaceMargin = 1.03;
 
 }  // namespace
 
@@ -130,10 +130,24 @@ Planner::AloneStep Planner::AloneWith(double rows) const {
                prompt +
            kStagesPerLayer * predictor_.LaunchUs(corrections);
   };
-  step.decode_us = model.num_layers() * layer_us(0);
   step.total_us =
-      std::max(share * model.num_layers() * layer_us(rows) + (1 - share) * step.decode_us, 1e-6);
+      std::max(model.num_layers() * (share * layer_us(rows) + (1 - share) * layer_us(0)), 1e-6);
   return step;
+}
+
+// The device alone at its best pace of prefill: few rows come with the reading of the weights, but
+// a prompt that is prefilled slowly holds its room for longer.
+Planner::AloneStep Planner::BestAlone() const {
+  const double most = std::max(config_.max_num_batched_tokens, 1);
+  const AloneStep at_once = AloneWith(most);
+  AloneStep best = at_once;
+  double rows = kSlowestPace;
+  while (rows < most) {
+    const AloneStep step = AloneWith(rows);
+    best = step.rate() > best.rate() ? step : best;
+    rows *= kPaceFactor;
+  }
+  return best.rate() > kPaceMargin * at_once.rate() ? best : at_once;
 }
 
 // What a load is taken to go on to bring, and what of it is there.
@@ -147,33 +161,6 @@ Planner::Sight Planner::LookAhead() const {
   sight.row_us = PrefillRowUs(predictor_, state_);
   sight.decode_us = 1 / MixedStep(0, DeviceConcurrency(state_, Bounds()), 0).rate();
   return sight;
-}
-
-// The device alone at its best pace of prefill: few rows come with the reading of the weights, but
-// a prompt that is prefilled slowly holds its room for longer, and until the first of them have
-// ended weights are read for half as many decodes. What that weighs is a matter of how many
-// requests are in sight.
-Planner::AloneStep Planner::BestAlone(const Sight& sight) const {
-  const double sequences = DeviceConcurrency(state_, Bounds());
-  const double output = std::max(state_.mix.output_tokens, 1.0);
-  const double prompt = std::max(state_.mix.prompt_tokens, 1.0);
-  const auto in_sight_us = [&](const AloneStep& step) {
-    const double begin_us = std::min(sequences * prompt / step.rows, output) / 2 * step.decode_us;
-    return begin_us + std::max(sight.requests, sequences) * output / step.rate();
-  };
-  const double most = std::max(config_.max_num_batched_tokens, 1);
-  const AloneStep at_once = AloneWith(most);
-  AloneStep best = at_once;
-  double best_us = in_sight_us(at_once);
-  for (double rows = kSlowestPace; rows < most; rows *= kPaceFactor) {
-    const AloneStep step = AloneWith(rows);
-    const double step_us = in_sight_us(step);
-    if (step_us < best_us) {
-      best = step;
-      best_us = step_us;
-    }
-  }
-  return kPaceMargin * best_us < in_sight_us(at_once) ? best : at_once;
 }
 
 // Decodes per time, for as many requests as are in sight, with `cpu` sequences on the CPU and
@@ -215,7 +202,7 @@ double Planner::Largest(std::span<const TierSize> tried, double best) const {
 }
 
 // The number of CPU decodes that the best steady state has; 0: the device alone is as good.
-double Planner::BestCpuDecodes(const Sight& sight, double alone) const {
+double Planner::BestCpuDecodes(double alone) const {
   if (!rules_.cpu_usable) {
     return 0;
   }
@@ -232,6 +219,7 @@ double Planner::BestCpuDecodes(const Sight& sight, double alone) const {
   }
   std::array<TierSize, kMostTried> tried;
   size_t count = 0;
+  const Sight sight = LookAhead();
   const double without = RateInSight(sight, 0, alone);
   double best = without;
   for (double n = 1; count < kMostTried;) {
@@ -252,10 +240,9 @@ SteadyState Planner::Study() const {
   constexpr double kMoreRows = 128;
   SteadyState steady;
   steady.is_known = true;
-  const Sight sight = LookAhead();
-  const AloneStep alone = BestAlone(sight);
+  const AloneStep alone = BestAlone();
   steady.alone_rows = static_cast<int64_t>(alone.rows);
-  steady.cpu_decodes = BestCpuDecodes(sight, alone.rate());
+  steady.cpu_decodes = BestCpuDecodes(alone.rate());
   if (steady.cpu_decodes > 0) {
     steady.cpu_target = static_cast<int32_t>(steady.cpu_decodes * kInPrefill) + kMoreInPrefill;
   }
