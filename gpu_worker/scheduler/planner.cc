@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace tandem::gpu_worker {
+namespace {
+
+// Sequences that may move back in a step even where the copies take longer than it.
+constexpr int32_t kFewMoves = 4;
+
+}  // namespace
 
 TierRules RulesOf(const SchedulerConfig& config, const SchedulerState& state) {
   TierRules rules;
@@ -204,6 +210,13 @@ bool Planner::SwapInsWait() const {
   });
 }
 
+// Whether copies of so many tokens' KV take no longer than the step's device decodes.
+bool Planner::HidesBehindDecodes(int64_t copied_tokens) const {
+  const double copy_us = state_.corrections.copies * predictor_.model().CopyUs(copied_tokens);
+  const double decodes_us = predictor_.TermsOf(DeviceLoad({}), state_.corrections).device_us();
+  return copy_us <= predictor_.Overlap(state_.corrections) * decodes_us;
+}
+
 void Planner::PlanSwapIns() {
   const bool moves_back = config_.policy == OffloadPolicy::kAuto || is_neo();
   if (!moves_back || evicted_ || !rules_.cpu_usable || SwapInsWait()) {
@@ -237,6 +250,10 @@ void Planner::PlanSwapIns() {
     if (free_gpu_ - wanted < low_watermark) {
       gpu_is_promised_ = returns;
       return;  // oldest first: a younger, shorter one does not overtake
+    }
+    if (!is_neo() && moved >= kFewMoves &&
+        !HidesBehindDecodes(copied_tokens_ + view.cached_tokens)) {
+      return;
     }
     resident->gone = true;
     free_gpu_ -= wanted;

@@ -67,6 +67,7 @@ class Planner {
   void EvictFromGpu(Resident& victim);
   bool CanSwapOut(const SequenceView& view) const;
   void PlanSwapIns();
+  bool HidesBehindDecodes(int64_t copied_tokens) const;
   std::vector<Resident*> CpuDecodeCandidates();
   void PlanCpuGrowth();
   bool MakeCpuRoom(Resident& needy, int32_t missing);

@@ -33,7 +33,7 @@ struct SchedulerConfig {
   uint64_t max_passed_over_steps = 32;  // then a CPU decode goes first, whatever mode or guard say
   uint64_t pushed_out_patience = 8;     // times as many, for those that only wait to come back
   double mode_margin = 0.05;            // gain that leaves the current mode
-  int32_t max_swap_ins_per_step = 4;
+  int32_t max_swap_ins_per_step = 32;   // above 4 only as many as hide behind the device's decodes
   // The same bound for the published policy, which has none: long, to leave its choices alone.
   uint64_t neo_max_passed_over_steps = 1024;
 };
