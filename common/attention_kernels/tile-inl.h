@@ -21,6 +21,7 @@ constexpr int kMaxHeadDim = 256;
 constexpr int kQueryScratch = 16384;
 // Measured (docs/cpu-attention.md): half as far is nearly as good, twice as far a tenth slower.
 constexpr ptrdiff_t kPrefetchAhead = 2048;
+constexpr ptrdiff_t kCacheLineBytes = 64;
 constexpr float kMinusInfinity = -INFINITY;
 // Scores are kept finite so that differences of two of them never are NaN.
 constexpr float kLargestScore = 3.0e38f;
@@ -58,7 +59,7 @@ inline bool AllAtMost(typename SomeOps::Vec v, float bound) {
 // polynomial of degree 7 on [-0.347, 0.347], whose remainder is below 6e-9; measured relative error
 // below 2e-7. By Exp2 below 2e-7 + 1e-7 |x|, no more than what rounding x has done.
 template <class SomeOps>
-inline typename SomeOps::Vec ExpOf(typename SomeOps::Vec x) {
+[[gnu::always_inline]] inline typename SomeOps::Vec ExpOf(typename SomeOps::Vec x) {
   if constexpr (HasExp2<SomeOps>) {
     return SomeOps::Exp2(SomeOps::Mul(x, SomeOps::Set1(1.44269504f)));
   } else {
@@ -78,7 +79,7 @@ inline typename SomeOps::Vec ExpOf(typename SomeOps::Vec x) {
   }
 }
 
-inline Ops::Vec Exp(Ops::Vec x) { return ExpOf<Ops>(x); }
+[[gnu::always_inline]] inline Ops::Vec Exp(Ops::Vec x) { return ExpOf<Ops>(x); }
 
 // The step between integers of 15 bits that represent values up to `largest`; `inverse` turns a
 // value into an integer. Values too small for that are zero. `total`, a sum of the values, makes
@@ -128,8 +129,7 @@ inline void PrefetchAhead(const void* from, ptrdiff_t distance) {
 // The lines that nothing asks for while it is read, because they come first.
 template <class Policy>
 inline void PrefetchFirst(const std::byte* next) {
-  constexpr ptrdiff_t kLineBytes = 64;
-  for (ptrdiff_t at = 0; next != nullptr && at < kPrefetchAhead; at += kLineBytes) {
+  for (ptrdiff_t at = 0; next != nullptr && at < kPrefetchAhead; at += kCacheLineBytes) {
     PrefetchAhead<Policy>(next, at);
   }
 }
@@ -200,10 +200,10 @@ inline Ops::Vec ValueWeight(const Tile<Policy>& tile, Ops::Vec p, int s) {
 // after those that K asked for.
 template <class Policy>
 inline void PrefetchInSoftmax(const Tile<Policy>& tile, int vector) {
-  constexpr ptrdiff_t kLineBytes = 64;
-  const auto* v = reinterpret_cast<const char*>(tile.v) + tile.in_softmax + vector * 2 * kLineBytes;
+  const auto* v =
+      reinterpret_cast<const char*>(tile.v) + tile.in_softmax + vector * 2 * kCacheLineBytes;
   __builtin_prefetch(v, 0, 2);
-  __builtin_prefetch(v + kLineBytes, 0, 2);
+  __builtin_prefetch(v + kCacheLineBytes, 0, 2);
 }
 
 // Of each lane the largest raw score of a query head. Scores take up the tokens' scales on the way;

@@ -20,6 +20,13 @@ constexpr int SumsOf() {
   return 1;
 }
 
+// Whether an instruction set says how many sums of V it holds at once, since it has so few
+// registers that fewer columns are better than fewer heads.
+template <class SomeOps>
+concept HasValueSums = requires {
+  SomeOps::kValueSums;
+};
+
 // A product with weights in memory, in one instruction where the policy has one.
 template <class Policy, int kPart>
 inline typename Policy::Acc DotBroadcast(typename Policy::Acc acc,
@@ -48,17 +55,17 @@ template <class Policy, int kPart, int G, int kSums>
   }
 }
 
-// One sub-tile, line after line: memory is read in order, which is worth more than the broadcasts
-// that several sub-tiles at once would share (docs/cpu-attention.md).
-template <class Policy, int G, bool kPrefetch>
-inline void ScoreSubTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int sub_tile,
-                         float (*scores)[kTileTokens]) {
-  constexpr int kSums = SumsOf<G>();
+// `kHeads` heads' scores of one sub-tile, line after line: memory is read in order, which is worth
+// more than the broadcasts that several sub-tiles at once would share (docs/cpu-attention.md). `q`
+// and `scores` of the first head, `scores` from the sub-tile's first token on.
+template <class Policy, int kHeads, bool kPrefetch>
+inline void ScoreHeads(const typename Policy::Element* k, const Tile<Policy>& tile,
+                       const typename Policy::Weight* q, float* scores) {
+  constexpr int kSums = SumsOf<kHeads>();
   constexpr int kLines = kSums > Policy::kParts ? kSums / Policy::kParts : 1;
-  const typename Policy::Element* k = tile.k + sub_tile * kLanes * tile.head_dim;
-  typename Policy::Acc acc[G][kSums];
+  typename Policy::Acc acc[kHeads][kSums];
 #pragma GCC unroll 16
-  for (int g = 0; g < G; ++g) {
+  for (int g = 0; g < kHeads; ++g) {
 #pragma GCC unroll 16
     for (int j = 0; j < kSums; ++j) {
       acc[g][j] = Policy::Zero();
@@ -73,16 +80,34 @@ inline void ScoreSubTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows
       if constexpr (kPrefetch) {
         PrefetchAhead<Policy>(line, tile.after_k);
       }
-      ScoreLine<Policy, 0>(line, rows.q + dim, tile.head_dim, j * Policy::kParts, acc);
+      ScoreLine<Policy, 0>(line, q + dim, tile.head_dim, j * Policy::kParts, acc);
     }
   }
 #pragma GCC unroll 16
-  for (int g = 0; g < G; ++g) {
+  for (int g = 0; g < kHeads; ++g) {
 #pragma GCC unroll 16
     for (int j = 1; j < kSums; ++j) {
       acc[g][0] = Policy::Add(acc[g][0], acc[g][j]);
     }
-    Ops::Store(&scores[g][sub_tile * kLanes], Policy::ToFloat(acc[g][0]));
+    Ops::Store(scores + g * kTileTokens, Policy::ToFloat(acc[g][0]));
+  }
+}
+
+// All heads, as many at once as there are registers for; the others find the sub-tile in the
+// first-level cache.
+template <class Policy, int G, bool kPrefetch>
+inline void ScoreSubTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows, int sub_tile,
+                         float (*scores)[kTileTokens]) {
+  const typename Policy::Element* k = tile.k + sub_tile * kLanes * tile.head_dim;
+  float* to = scores[0] + sub_tile * kLanes;
+  if constexpr (G <= Ops::kSums) {
+    ScoreHeads<Policy, G, kPrefetch>(k, tile, rows.q, to);
+  } else {
+    static_assert(G <= 2 * Ops::kSums);
+    constexpr int kFirst = (G + 1) / 2;
+    ScoreHeads<Policy, kFirst, kPrefetch>(k, tile, rows.q, to);
+    ScoreHeads<Policy, G - kFirst, false>(k, tile, rows.q + kFirst * tile.head_dim,
+                                          to + kFirst * kTileTokens);
   }
 }
 
@@ -91,7 +116,9 @@ template <class Policy>
 struct Columns {
   const typename Policy::Element* v = nullptr;
   int stride = 0;
-  ptrdiff_t after = 0;  // what is that many bytes from them is read next
+  // Where the first lines ask for, and by how many bytes that moves from one step to the next.
+  const char* ask = nullptr;
+  ptrdiff_t ask_stride = 0;
 };
 
 // Parts kPart and after of lines that are next to each other, times weights [kHeads, kTileTokens]
@@ -147,12 +174,14 @@ inline void AccumulateColumns(const Tile<Policy>& tile, const Columns<Policy>& c
               tile.tokens % kPerLane, last);
   }
   const typename Policy::Element* v = columns.v;
+  const char* ask = columns.ask;
   for (int t = 0; t < tile.tokens; t += kPerLane, v += columns.stride) {
     if constexpr (kPrefetch) {
 #pragma GCC unroll 16
       for (int c = 0; c < kVectors; ++c) {
-        PrefetchAhead<Policy>(v + c * kLanes * kPerLane, columns.after);
+        PrefetchAhead<Policy>(ask, c * kCacheLineBytes);
       }
+      ask += tile.far ? kVectors * kCacheLineBytes : columns.ask_stride;
     }
     const auto* lines = t + kPerLane <= tile.tokens ? v : last;
     AccumulateLines<Policy, 0>(lines, weights + t, acc);
@@ -172,12 +201,34 @@ inline void AccumulateColumns(const Tile<Policy>& tile, const Columns<Policy>& c
   }
 }
 
+// Heads whose sums of so many vectors of V fit in registers.
+template <class Policy, int kVectors, class SomeOps = Ops>
+constexpr int MostHeads() {
+  if constexpr (HasValueSums<SomeOps>) {
+    return SomeOps::kValueSums / kVectors;
+  } else {
+    return (SomeOps::kRegisters - Policy::kRegisters * (kVectors + 1)) / kVectors;
+  }
+}
+
+// Vectors of V at once.
+template <int G, class SomeOps = Ops>
+constexpr int ColumnsOf() {
+  int columns = SomeOps::kColumns;
+  if constexpr (HasValueSums<SomeOps>) {
+    while (columns > 1 && columns * G > SomeOps::kValueSums) {
+      columns /= 2;
+    }
+  }
+  return columns;
+}
+
 // All heads, as many at once as there are registers for their sums; the others find the columns in
 // the first-level cache.
 template <class Policy, int G, int kVectors, bool kPrefetch>
 inline void AccumulateHeads(const Tile<Policy>& tile, const Columns<Policy>& columns,
                             const TileScratch<Policy, G>& scratch, float* out) {
-  constexpr int kMost = (Ops::kRegisters - Policy::kRegisters * (kVectors + 1)) / kVectors;
+  constexpr int kMost = MostHeads<Policy, kVectors>();
   if constexpr (G <= kMost) {
     AccumulateColumns<Policy, G, G, kVectors, kPrefetch>(tile, columns, scratch, 0, out);
   } else {
@@ -186,6 +237,23 @@ inline void AccumulateHeads(const Tile<Policy>& tile, const Columns<Policy>& col
     AccumulateColumns<Policy, G, kFirst, kVectors, kPrefetch>(tile, columns, scratch, 0, out);
     AccumulateColumns<Policy, G, G - kFirst, kVectors, false>(tile, columns, scratch, kFirst, out);
   }
+}
+
+// What the columns at the start of a chunk ask for: the same line of the tile that comes next, or
+// the one that is a few steps ahead.
+template <class Policy>
+inline void PlaceAsk(const Tile<Policy>& tile, Columns<Policy>* columns) {
+  columns->ask = reinterpret_cast<const char*>(columns->v) + tile.after_v;
+  columns->ask_stride = columns->stride * static_cast<ptrdiff_t>(sizeof(typename Policy::Element));
+}
+
+// To the next kVectors vectors of columns. Those of another tile are asked for in the order of
+// memory, not in that in which columns are read.
+template <int kVectors, class Policy>
+inline void Advance(const Tile<Policy>& tile, Columns<Policy>* columns) {
+  columns->v += kVectors * kLanes * Policy::kPerLane;
+  const int steps = (tile.tokens + Policy::kPerLane - 1) / Policy::kPerLane;
+  columns->ask += (tile.far ? steps : 1) * kVectors * kCacheLineBytes;
 }
 
 template <class Policy, int G, bool kPrefetch>
@@ -200,23 +268,23 @@ void AttendTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows) {
     PrefetchFirst<Policy>(tile.next);
   }
 
-  constexpr int kColumns = Ops::kColumns;
+  constexpr int kColumns = ColumnsOf<G>();
   const int chunk = Policy::VChunk(tile.head_dim);
   for (int begin = 0; begin < tile.head_dim; begin += chunk) {
     const int width = MinOf(chunk, tile.head_dim - begin);
     Columns<Policy> columns;
     columns.v = tile.v + begin * tile.block_tokens + tile.first_row * width;
     columns.stride = width * Policy::kPerLane;
-    columns.after = tile.after_v;
+    PlaceAsk(tile, &columns);
     float* out = rows.acc + begin;
     int column = 0;
     for (; column + kColumns * kLanes <= width; column += kColumns * kLanes) {
       AccumulateHeads<Policy, G, kColumns, kPrefetch>(tile, columns, scratch, out + column);
-      columns.v += kColumns * kLanes * Policy::kPerLane;
+      Advance<kColumns>(tile, &columns);
     }
     for (; column < width; column += kLanes) {
       AccumulateHeads<Policy, G, 1, kPrefetch>(tile, columns, scratch, out + column);
-      columns.v += kLanes * Policy::kPerLane;
+      Advance<1>(tile, &columns);
     }
   }
 }

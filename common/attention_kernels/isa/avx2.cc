@@ -10,12 +10,13 @@ struct Ops {
     __m256 low;
     __m256 high;
   };
-  // 16 registers are 8 of these vectors, but data may stay in memory.
-  static constexpr int kRegisters = 12;
-  static constexpr int kSums = 4;     // at once, of K
-  static constexpr int kColumns = 2;  // vectors of V at once
+  // Sums at once, of K and of V: half of the 16 registers, and as many chains of products as cover
+  // their latency of four cycles at two a cycle.
+  static constexpr int kSums = 4;
+  static constexpr int kValueSums = 4;
+  static constexpr int kColumns = 4;  // vectors of V at once
   static constexpr bool kMayPrefetch = true;
-  static constexpr int kMaxGroup = 4;
+  static constexpr int kMaxGroup = 8;
 
   static Vec Set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static Vec Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -50,6 +51,27 @@ struct Ops {
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
   }
+  // NaN is at most nothing.
+  static bool AllAtMost(Vec v, Vec bound) {
+    const __m256 low = _mm256_cmp_ps(v.low, bound.low, _CMP_LE_OQ);
+    return _mm256_movemask_ps(_mm256_and_ps(low, _mm256_cmp_ps(v.high, bound.high, _CMP_LE_OQ))) ==
+           0xff;
+  }
+  // 2^t for t <= 0 or little above, zero below -126 (no denormals); NaN stays NaN. The polynomial
+  // is that of avx512_ops-inl.h.
+  [[gnu::always_inline]] static __m256 Exp2(__m256 t) {
+    const __m256 floor = _mm256_floor_ps(t);
+    const __m256 f = _mm256_sub_ps(t, floor);
+    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(0.0018775767f), f, _mm256_set1_ps(0.00898934002f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.0558263181f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.240153617f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.693153073f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.999999925f));
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(floor), 23);
+    const __m256 scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+    return _mm256_andnot_ps(_mm256_cmp_ps(t, _mm256_set1_ps(-126.0f), _CMP_LT_OQ), scaled);
+  }
+  [[gnu::always_inline]] static Vec Exp2(Vec t) { return {Exp2(t.low), Exp2(t.high)}; }
   static Vec Round(Vec v) {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(v.low, kNearest), _mm256_round_ps(v.high, kNearest)};
@@ -157,12 +179,15 @@ struct Ops {
 }  // namespace
 }  // namespace tandem::attention
 
+#include "common/attention_kernels/multiply_add_int8-inl.h"
 #include "common/attention_kernels/paged_decode-inl.h"
 #include "common/attention_kernels/stream_read-inl.h"
 
 namespace tandem::attention {
 
-AttendSegmentFn Avx2Kernel(DType kv_dtype) { return WidenedKernel(kv_dtype); }
+AttendSegmentFn Avx2Kernel(DType kv_dtype) {
+  return kv_dtype == DType::kInt8 ? AttendSegment<MultiplyAddInt8Policy> : WidenedKernel(kv_dtype);
+}
 
 StoreRowFn Avx2StoreRow() { return StoreRowByOps; }
 

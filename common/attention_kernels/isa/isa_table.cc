@@ -121,6 +121,11 @@ Prefetch PrefetchRule(DType kv_dtype, int group_size, int block_tokens) {
   if (intel) {
     return Prefetch::kAhead;
   }
+  // Zen 3: wherever K and V are more than read.
+  static const bool narrow = __builtin_cpu_supports("avx512f") == 0;
+  if (narrow) {
+    return group_size > 1 ? Prefetch::kNextTile : Prefetch::kAhead;
+  }
   // Zen 4: where tiles are short or the arithmetic between two loads is long.
   const bool long_arithmetic = kv_dtype == DType::kInt8 ? group_size > 1 : group_size > 4;
   return long_arithmetic || (block_tokens < 64 && group_size > 1) ? Prefetch::kNextTile

@@ -22,6 +22,9 @@ constexpr double kInt15Limit = 5e-4;
 double Limit(Isa isa, const CaseShape& shape) {
   // The rounding error of a score grows with the score.
   const double magnitude = std::max(1.0, static_cast<double>(shape.q_magnitude));
+  if (isa == Isa::kAvx2 && shape.kv_dtype == DType::kInt8) {
+    return kInt15Limit * magnitude;
+  }
   const bool pairs = isa == Isa::kAvx512Bf16 || isa == Isa::kAmxBf16 || isa == Isa::kNeonBf16 ||
                      isa == Isa::kSve256;
   if (!pairs || shape.kv_dtype == DType::kFloat32) {
