@@ -55,6 +55,48 @@ template <class Policy, int kPart, int G, int kSums>
   }
 }
 
+// In how many equal parts the next tile is asked for, in turns: the more streams, the more of it
+// the hardware's prefetchers add.
+template <class SomeOps = Ops>
+constexpr int StreamsOf() {
+  if constexpr (requires { SomeOps::kStreams; }) {
+    return SomeOps::kStreams;
+  } else {
+    return 1;
+  }
+}
+
+// What a loop over lines asks for in advance: in each turn a line of each part.
+struct Ask {
+  const char* at = nullptr;
+  ptrdiff_t part = kCacheLineBytes;   // from a part to the next
+  ptrdiff_t parts = kCacheLineBytes;  // all of them
+  ptrdiff_t advance = 0;              // from a turn to the next
+};
+
+template <class Policy>
+inline bool AsksInParts(const Tile<Policy>& tile) {
+  return StreamsOf() > 1 && tile.far;
+}
+
+// For a loop that begins at `from` in the K or V tile at `base`: what is at `after` bytes from
+// there, or, where that is another tile, parts of it.
+template <class Policy>
+inline Ask AskFrom(const Tile<Policy>& tile, const void* base, ptrdiff_t after, const void* from) {
+  const auto* first = static_cast<const char*>(base) + after;
+  const ptrdiff_t offset = static_cast<const char*>(from) - static_cast<const char*>(base);
+  Ask ask;
+  if (AsksInParts(tile)) {
+    ask.parts = static_cast<ptrdiff_t>(MinOf(kTileTokens, tile.block_tokens)) * tile.head_dim *
+                static_cast<ptrdiff_t>(sizeof(typename Policy::Element));
+    ask.part = ask.parts / StreamsOf();
+    ask.at = first + offset / StreamsOf();
+  } else {
+    ask.at = first + offset;
+  }
+  return ask;
+}
+
 // `kHeads` heads' scores of one sub-tile, line after line: memory is read in order, which is worth
 // more than the broadcasts that several sub-tiles at once would share (docs/cpu-attention.md). `q`
 // and `scores` of the first head, `scores` from the sub-tile's first token on.
@@ -62,7 +104,13 @@ template <class Policy, int kHeads, bool kPrefetch>
 inline void ScoreHeads(const typename Policy::Element* k, const Tile<Policy>& tile,
                        const typename Policy::Weight* q, float* scores) {
   constexpr int kSums = SumsOf<kHeads>();
-  constexpr int kLines = kSums > Policy::kParts ? kSums / Policy::kParts : 1;
+  constexpr int kAtLeast = kPrefetch ? StreamsOf() : 1;
+  constexpr int kLines = kSums > kAtLeast * Policy::kParts ? kSums / Policy::kParts : kAtLeast;
+  Ask ask;
+  if constexpr (kPrefetch) {
+    ask = AskFrom(tile, tile.k, tile.after_k, k);
+    ask.advance = kLines * kCacheLineBytes / (AsksInParts(tile) ? StreamsOf() : 1);
+  }
   typename Policy::Acc acc[kHeads][kSums];
 #pragma GCC unroll 16
   for (int g = 0; g < kHeads; ++g) {
@@ -78,10 +126,11 @@ inline void ScoreHeads(const typename Policy::Element* k, const Tile<Policy>& ti
       const int dim = d + j * Policy::kPerLane;
       const typename Policy::Element* line = k + dim * kLanes;
       if constexpr (kPrefetch) {
-        PrefetchAhead<Policy>(line, tile.after_k);
+        PrefetchAhead<Policy>(ask.at, j % kAtLeast * ask.part + j / kAtLeast * kCacheLineBytes);
       }
       ScoreLine<Policy, 0>(line, q + dim, tile.head_dim, j * Policy::kParts, acc);
     }
+    ask.at += ask.advance;
   }
 #pragma GCC unroll 16
   for (int g = 0; g < kHeads; ++g) {
@@ -116,9 +165,7 @@ template <class Policy>
 struct Columns {
   const typename Policy::Element* v = nullptr;
   int stride = 0;
-  // Where the first lines ask for, and by how many bytes that moves from one step to the next.
-  const char* ask = nullptr;
-  ptrdiff_t ask_stride = 0;
+  Ask ask;
 };
 
 // Parts kPart and after of lines that are next to each other, times weights [kHeads, kTileTokens]
@@ -174,14 +221,19 @@ inline void AccumulateColumns(const Tile<Policy>& tile, const Columns<Policy>& c
               tile.tokens % kPerLane, last);
   }
   const typename Policy::Element* v = columns.v;
-  const char* ask = columns.ask;
+  Ask ask = columns.ask;
+  ptrdiff_t part = 0;
   for (int t = 0; t < tile.tokens; t += kPerLane, v += columns.stride) {
     if constexpr (kPrefetch) {
 #pragma GCC unroll 16
       for (int c = 0; c < kVectors; ++c) {
-        PrefetchAhead<Policy>(ask, c * kCacheLineBytes);
+        PrefetchAhead<Policy>(ask.at + part, c * ask.part);
       }
-      ask += tile.far ? kVectors * kCacheLineBytes : columns.ask_stride;
+      part += kVectors * ask.part;
+      if (part >= ask.parts) {
+        part = 0;
+        ask.at += ask.advance;
+      }
     }
     const auto* lines = t + kPerLane <= tile.tokens ? v : last;
     AccumulateLines<Policy, 0>(lines, weights + t, acc);
@@ -239,21 +291,16 @@ inline void AccumulateHeads(const Tile<Policy>& tile, const Columns<Policy>& col
   }
 }
 
-// What the columns at the start of a chunk ask for: the same line of the tile that comes next, or
-// the one that is a few steps ahead.
-template <class Policy>
-inline void PlaceAsk(const Tile<Policy>& tile, Columns<Policy>* columns) {
-  columns->ask = reinterpret_cast<const char*>(columns->v) + tile.after_v;
-  columns->ask_stride = columns->stride * static_cast<ptrdiff_t>(sizeof(typename Policy::Element));
-}
-
-// To the next kVectors vectors of columns. Those of another tile are asked for in the order of
-// memory, not in that in which columns are read.
+// To the next kVectors vectors of columns.
 template <int kVectors, class Policy>
 inline void Advance(const Tile<Policy>& tile, Columns<Policy>* columns) {
   columns->v += kVectors * kLanes * Policy::kPerLane;
-  const int steps = (tile.tokens + Policy::kPerLane - 1) / Policy::kPerLane;
-  columns->ask += (tile.far ? steps : 1) * kVectors * kCacheLineBytes;
+  if (AsksInParts(tile)) {
+    const int steps = (tile.tokens + Policy::kPerLane - 1) / Policy::kPerLane;
+    columns->ask.at += steps * kVectors * kCacheLineBytes / StreamsOf();
+  } else {
+    columns->ask.at += kVectors * kCacheLineBytes;
+  }
 }
 
 template <class Policy, int G, bool kPrefetch>
@@ -275,7 +322,10 @@ void AttendTile(const Tile<Policy>& tile, const QueryRows<Policy>& rows) {
     Columns<Policy> columns;
     columns.v = tile.v + begin * tile.block_tokens + tile.first_row * width;
     columns.stride = width * Policy::kPerLane;
-    PlaceAsk(tile, &columns);
+    columns.ask = AskFrom(tile, tile.v, tile.after_v, columns.v);
+    columns.ask.advance = AsksInParts(tile)
+                              ? kCacheLineBytes
+                              : columns.stride * static_cast<ptrdiff_t>(sizeof(*columns.v));
     float* out = rows.acc + begin;
     int column = 0;
     for (; column + kColumns * kLanes <= width; column += kColumns * kLanes) {

@@ -15,6 +15,7 @@ struct Ops {
   static constexpr int kSums = 4;
   static constexpr int kValueSums = 4;
   static constexpr int kColumns = 4;  // vectors of V at once
+  static constexpr int kStreams = 2;  // of the next tile, where it is asked for
   static constexpr bool kMayPrefetch = true;
   static constexpr int kMaxGroup = 8;
 

@@ -121,10 +121,10 @@ Prefetch PrefetchRule(DType kv_dtype, int group_size, int block_tokens) {
   if (intel) {
     return Prefetch::kAhead;
   }
-  // Zen 3: wherever K and V are more than read.
+  // Zen 3.
   static const bool narrow = __builtin_cpu_supports("avx512f") == 0;
   if (narrow) {
-    return group_size > 1 ? Prefetch::kNextTile : Prefetch::kAhead;
+    return Prefetch::kNextTile;
   }
   // Zen 4: where tiles are short or the arithmetic between two loads is long.
   const bool long_arithmetic = kv_dtype == DType::kInt8 ? group_size > 1 : group_size > 4;
