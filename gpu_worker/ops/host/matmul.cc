@@ -11,6 +11,7 @@
 #include "common/attention_kernels/paged_decode.h"
 #include "common/base/check.h"
 #include "gpu_worker/ops/host/amx_matmul.h"
+#include "gpu_worker/ops/host/avx2_matmul.h"
 
 namespace tandem::gpu_worker::ops::host {
 namespace {
@@ -79,7 +80,7 @@ PackedFormat AmxFormat(int64_t n, int64_t k) {
   constexpr int64_t kTileElements = kTileColumns * kAmxStep;
   const int64_t panels = (n + kAmxPanelColumns - 1) / kAmxPanelColumns;
   PackedFormat format;
-  format.amx = true;
+  format.order = PackedFormat::Order::kAmx;
   format.dtype = DType::kBFloat16;
   format.n = n;
   format.k = k;
@@ -94,6 +95,64 @@ PackedFormat AmxFormat(int64_t n, int64_t k) {
                               column / kTileColumns * kTileElements + column % kTileColumns * 2);
   }
   return format;
+}
+
+// Where oneDNN multiplies no bfloat16.
+bool NeedsAvx2() {
+  static const bool needs = dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core &&
+                            __builtin_cpu_supports("avx2") != 0 &&
+                            __builtin_cpu_supports("fma") != 0;
+  return needs;
+}
+
+PackedFormat Avx2Format(int64_t n, int64_t k) {
+  constexpr int64_t kHalf = kAvx2PanelColumns / 2;
+  const int64_t panels = (n + kAvx2PanelColumns - 1) / kAvx2PanelColumns;
+  PackedFormat format;
+  format.order = PackedFormat::Order::kAvx2;
+  format.dtype = DType::kBFloat16;
+  format.n = n;
+  format.k = k;
+  format.bytes = static_cast<size_t>(panels * kAvx2PanelColumns * k) * sizeof(uint16_t);
+  for (int64_t i = 0; i < k; ++i) {
+    format.k_offset.push_back(i * kAvx2PanelColumns);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t column = i % kAvx2PanelColumns;
+    format.n_offset.push_back((i - column) * k + column % kHalf * 2 + column / kHalf);
+  }
+  return format;
+}
+
+void RunAvx2(const MatmulCall& call, std::vector<float>& scratch) {
+  const int64_t k = call.format->k;
+  const int64_t n = call.format->n;
+  const int64_t panels = (n + kAvx2PanelColumns - 1) / kAvx2PanelColumns;
+  const bool out_bf16 = call.out_dtype == DType::kBFloat16;
+  const auto most = static_cast<size_t>(std::min(call.rows, kAvx2MostRows) * k);
+  scratch.resize(std::max(scratch.size(), most));
+  for (int64_t row = 0; row < call.rows; row += kAvx2MostRows) {
+    Avx2Matmul product;
+    product.weights = reinterpret_cast<const uint16_t*>(call.weights);
+    product.bias = call.bias;
+    product.in = reinterpret_cast<const uint16_t*>(call.in) + row * k;
+    product.widened = scratch.data();
+    product.out = call.out + row * n * (out_bf16 ? 2 : 4);
+    product.rows = std::min(call.rows - row, kAvx2MostRows);
+    product.n = n;
+    product.k = k;
+    product.out_bf16 = out_bf16;
+    product.accumulate = call.accumulate;
+    const int64_t elements = product.rows * k;
+#pragma omp parallel
+    {
+      const int64_t thread = omp_get_thread_num();
+      const int64_t threads = omp_get_num_threads();
+      Avx2Widen(product, elements * thread / threads, elements * (thread + 1) / threads);
+#pragma omp barrier
+      Avx2Run(product, panels * thread / threads, panels * (thread + 1) / threads);
+    }
+  }
 }
 
 void RunAmx(const MatmulCall& call) {
@@ -190,6 +249,7 @@ struct MatmulCache::Impl {
   std::list<Primitive> newest_first;
   std::unordered_map<Key, std::list<Primitive>::iterator, KeyHash> by_key;
   std::vector<std::byte> scratch;
+  std::vector<float> widened;  // rows of RunAvx2
 
   Primitive& Get(const Key& key) {
     if (auto found = by_key.find(key); found != by_key.end()) {
@@ -214,9 +274,15 @@ MatmulCache::~MatmulCache() = default;
 
 void MatmulCache::Run(const MatmulCall& call) {
   const PackedFormat& format = *call.format;
-  if (format.amx) {
-    RunAmx(call);
-    return;
+  switch (format.order) {
+    case PackedFormat::Order::kAmx:
+      RunAmx(call);
+      return;
+    case PackedFormat::Order::kAvx2:
+      RunAvx2(call, impl_->widened);
+      return;
+    case PackedFormat::Order::kOneDnn:
+      break;
   }
   const Key key{format.n,       format.k,        RowBucket(call.rows), format.dtype,
                 call.out_dtype, call.accumulate, call.bias != nullptr};
@@ -235,6 +301,9 @@ void MatmulCache::Run(const MatmulCall& call) {
 PackedFormat ChoosePackedFormat(DType dtype, int64_t n, int64_t k) {
   if (dtype == DType::kBFloat16 && k % kAmxStep == 0 && MayUseAmx()) {
     return AmxFormat(n, k);
+  }
+  if (dtype == DType::kBFloat16 && NeedsAvx2()) {
+    return Avx2Format(n, k);
   }
   return OneDnnPackedFormat(dtype, n, k);
 }
@@ -263,8 +332,12 @@ int64_t RowBucket(int64_t rows) {
   return (rows + step - 1) / step * step;
 }
 
-bool RunsBFloat16() { return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core; }
+bool RunsBFloat16() {
+  return NeedsAvx2() || dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core;
+}
 
-bool HasFastBFloat16() { return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16; }
+bool HasFastBFloat16() {
+  return NeedsAvx2() || dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
+}
 
 }  // namespace tandem::gpu_worker::ops::host

@@ -7,13 +7,15 @@
 
 #include "common/model_shape/model_shape.h"
 
-// Matrix products with packed weights: bfloat16 by the AMX unit where there is one, else by oneDNN.
+// Matrix products with packed weights: by oneDNN, but bfloat16 by the AMX unit where there is one,
+// and by AVX2 where there is no AVX-512.
 namespace tandem::gpu_worker::ops::host {
 
 // Where element (n, k) of a weight matrix [n, k] lies: k_offset[k] + n_offset[n] elements from the
 // start (blocked formats are separable).
 struct PackedFormat {
-  bool amx = false;  // in the order of amx_matmul.h, else in one that oneDNN chose
+  enum class Order { kOneDnn, kAmx, kAvx2 };  // chosen by oneDNN; of amx_matmul.h; of avx2_matmul.h
+  Order order = Order::kOneDnn;
   DType dtype = DType::kFloat32;
   int64_t n = 0;
   int64_t k = 0;
@@ -55,6 +57,7 @@ class MatmulCache {
 };
 
 bool RunsBFloat16();
+// Faster than float32.
 bool HasFastBFloat16();
 
 }  // namespace tandem::gpu_worker::ops::host

@@ -43,16 +43,22 @@ double Dot(const std::vector<float>& in, int64_t row, const std::vector<float>& 
 }
 
 // Which product of the host's a size of the next test is for: on a CPU with AMX [192, 64],
-// [160, 224] and [77, 96] in bfloat16 are our own's, odd n, bias and adding included; the others,
-// and all in float32, are oneDNN's.
-TEST(PackedFormatTest, AmxTakesWholeSteps) {
+// [160, 224] and [77, 96] in bfloat16 are our own's, odd n, bias and adding included; on one
+// without AVX-512 all in bfloat16 are. The others, and all in float32, are oneDNN's.
+TEST(PackedFormatTest, BFloat16GoesToWhatTheCpuHas) {
+  using Order = host::PackedFormat::Order;
   const std::vector<attention::Isa> isas = attention::SupportedIsas();
-  const bool amx = std::find(isas.begin(), isas.end(), attention::Isa::kAmxBf16) != isas.end();
+  const auto has = [&isas](attention::Isa isa) {
+    return std::find(isas.begin(), isas.end(), isa) != isas.end();
+  };
+  const bool only_avx2 = has(attention::Isa::kAvx2) && !has(attention::Isa::kAvx512);
   for (const Sizes sizes : {Sizes{192, 64}, Sizes{77, 96}, Sizes{577, 33}, Sizes{16, 16}}) {
-    EXPECT_FALSE(host::ChoosePackedFormat(DType::kFloat32, sizes.n, sizes.k).amx) << sizes.k;
+    EXPECT_EQ(host::ChoosePackedFormat(DType::kFloat32, sizes.n, sizes.k).order, Order::kOneDnn);
     if (HostRunsBFloat16()) {
-      EXPECT_EQ(host::ChoosePackedFormat(DType::kBFloat16, sizes.n, sizes.k).amx,
-                amx && sizes.k % 32 == 0)
+      EXPECT_EQ(host::ChoosePackedFormat(DType::kBFloat16, sizes.n, sizes.k).order,
+                only_avx2                                            ? Order::kAvx2
+                : has(attention::Isa::kAmxBf16) && sizes.k % 32 == 0 ? Order::kAmx
+                                                                     : Order::kOneDnn)
           << sizes.k;
     }
   }
@@ -66,7 +72,7 @@ TEST_P(LinearTest, MatchesTheReferenceForAllRowCounts) {
     const auto bias = f().Random(static_cast<size_t>(sizes.n));
     const auto packed = Pack(weights, sizes);
     const auto with_bias = Pack(weights, sizes, bias);
-    for (const int64_t rows : {1, 2, 7, 16, 17, 33, 130, 290}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 7, 16, 17, 33, 130, 290}) {
       const auto spare = static_cast<size_t>((LinearRows(rows) - rows) * sizes.k);
       const auto in = f().RandomExact(static_cast<size_t>(rows * sizes.k));
       const OnDevice encoded(f(), f().Encode(in, spare));

@@ -1,0 +1,1 @@
+#include "gpu_worker/ops/host/avx2_matmul-inl.h"
