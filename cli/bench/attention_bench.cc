@@ -78,8 +78,13 @@ void Declare(base::ConfigSpec& spec, Flags& flags) {
   spec.Bool("table", &flags.table, "a table instead of JSON");
 }
 
+// Of this process's CPUs; at least 16 MiB, which is also for machines that do not tell.
 int64_t LastLevelCacheBytes() {
-  return std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 16 << 20);
+  static const int64_t bytes = [] {
+    const auto topology = topology::Topology::Load();
+    return topology.ok() ? (*topology)->snapshot().last_level_cache_bytes : 0;
+  }();
+  return std::max<int64_t>(bytes, 16 << 20);
 }
 
 // Eight times the last-level cache, but not more than a third of the memory.

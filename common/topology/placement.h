@@ -22,6 +22,7 @@ struct Node {
 };
 struct Snapshot {
   std::vector<Node> nodes;
+  int64_t last_level_cache_bytes = 0;  // of all usable cores together; 0: not known
 };
 
 struct PlacementRequest {

@@ -70,6 +70,24 @@ Node NodeOf(hwloc_topology_t topology, hwloc_obj_t object, const hwloc_bitmap_s*
   return node;
 }
 
+// Of the outermost level that there is, what the CPUs in `allowed` share.
+int64_t LastLevelCacheBytes(hwloc_topology_t topology, const hwloc_bitmap_s* allowed) {
+  for (const hwloc_obj_type_t type : {HWLOC_OBJ_L5CACHE, HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE,
+                                      HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L1CACHE}) {
+    int64_t bytes = 0;
+    hwloc_obj_t cache = nullptr;
+    while ((cache = hwloc_get_next_obj_by_type(topology, type, cache)) != nullptr) {
+      if (hwloc_bitmap_intersects(cache->cpuset, allowed) != 0) {
+        bytes += static_cast<int64_t>(cache->attr->cache.size);
+      }
+    }
+    if (bytes > 0) {
+      return bytes;
+    }
+  }
+  return 0;
+}
+
 class HwlocTopology : public Topology {
  public:
   explicit HwlocTopology(hwloc_topology_t topology) : topology_(topology) {}
@@ -84,6 +102,7 @@ class HwlocTopology : public Topology {
         snapshot_.nodes.push_back(std::move(node));
       }
     }
+    snapshot_.last_level_cache_bytes = LastLevelCacheBytes(topology_, allowed);
   }
 
   const Snapshot& snapshot() const override { return snapshot_; }

@@ -24,6 +24,9 @@ TEST(Topology, SyntheticMachinesBecomeSnapshots) {
   ASSERT_EQ(snapshot.nodes[1].cores.size(), 4u);
   EXPECT_THAT(snapshot.nodes[1].cores[0].cpus, ElementsAre(8, 9));
   EXPECT_FALSE(Topology::LoadSynthetic("nonsense:x").ok());
+  const auto two_caches = Topology::LoadSynthetic("numa:2 l3:1(size=8388608) core:2 pu:1");
+  ASSERT_TRUE(two_caches.ok()) << two_caches.status();
+  EXPECT_EQ((*two_caches)->snapshot().last_level_cache_bytes, 2 * 8388608);
 }
 
 TEST(Placement, OneThreadPerCoreByDefault) {
