@@ -80,7 +80,9 @@ SchedulerState EngineCore::StateFor(int64_t now_us) {
   state.cpu_up = cpu_worker_.IsUsable(now_us);
   state.cpu_given_up = cpu_worker_.given_up();
   resident_.clear();
+  double allowed = 0;
   for (const auto& [id, sequence] : sequences_) {
+    allowed += sequence->max_output;
     if (sequence->view.tier != Tier::kNone) {
       resident_.push_back(&sequence->view);
     }
@@ -96,6 +98,11 @@ SchedulerState EngineCore::StateFor(int64_t now_us) {
   state.corrections = corrections_;
   LearnConcurrency(state.gpu);
   state.mix = mix_;
+  // What those that are here may bring at most is known, whatever those before them brought.
+  if (!sequences_.empty()) {
+    state.mix.output_tokens =
+        std::clamp(allowed / static_cast<double>(sequences_.size()), 1.0, mix_.output_tokens);
+  }
   StudyIfDue(&state);
   return state;
 }

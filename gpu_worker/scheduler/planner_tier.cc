@@ -16,11 +16,10 @@ constexpr double kAdmissionMargin = 1.03;
 // runs dry: where device and CPU are exactly balanced, every variation makes one of them wait.
 constexpr double kNearlyBest = 0.96;
 // A tier whose steps take longer than both this and so many times those of the smallest that is
-// nearly as good is not made larger than what reaches this share of the best throughput: where one
-// more sequence brings next to nothing, all it does is to let the others wait for their tokens.
+// nearly as good is too large: where one more sequence brings next to nothing, all it does is to
+// let the others wait for their tokens.
 constexpr double kLongStepUs = 250e3;
-constexpr double kLongStep = 2;
-constexpr double kGood = 0.98;
+constexpr double kLongStep = 1.25;
 // Share of what the CPU tier is given from which on it counts as filled.
 constexpr double kFilled = 0.5;
 // Sequences that are still prefilled, above those that decode.
@@ -186,17 +185,15 @@ double Planner::Largest(std::span<const TierSize> tried, double best) const {
   const auto target_us = static_cast<double>(config_.max_step_us);
   double wanted = 0;
   double smallest_us = 0;
-  bool is_good = false;
   for (const TierSize& size : tried) {
     const bool is_long = target_us > 0 && size.step_us > target_us;
     if (size.rate < kNearlyBest * best || (is_long && wanted > 0)) {
       continue;
     }
     smallest_us = smallest_us > 0 ? smallest_us : size.step_us;
-    if (!is_good || size.step_us <= std::max(kLongStepUs, kLongStep * smallest_us)) {
+    if (size.step_us <= std::max(kLongStepUs, kLongStep * smallest_us)) {
       wanted = size.cpu;
     }
-    is_good = is_good || size.rate >= kGood * best;
   }
   return wanted;
 }
