@@ -28,7 +28,8 @@ absl::Status CheckHostDType(DType dtype) {
   }
   if (dtype == DType::kBFloat16 && !HostRunsBFloat16()) {
     return absl::FailedPreconditionError(
-        "--dtype bfloat16 on device host needs AVX2 and FMA, or AVX-512; allowed on this machine: float32");
+        "--dtype bfloat16 on device host needs AVX2 and FMA, or AVX-512; allowed on this machine: "
+        "float32");
   }
   return absl::OkStatus();
 }
