@@ -37,8 +37,6 @@ class CostMeasurement {
 
  private:
   static constexpr int64_t kRestUs = 300'000;
-  // Blocks of the CPU pool that have to be there before CPU attention is measured.
-  static constexpr int32_t kCpuBlocks = 64;
 
   std::string Key() const;
   std::string Path() const;
