@@ -1,13 +1,12 @@
 #include "cli/bench/serve_bench.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <map>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/bench_report.h"
+#include "cli/bench/random_arrivals.h"
 #include "cli/bench/trace_file.h"
 #include "common/base/config.h"
 #include "common/base/status_macros.h"
@@ -148,12 +147,9 @@ absl::StatusOr<std::vector<PlannedRequest>> PlanRequests(const ServeBenchFlags& 
   TANDEM_ASSIGN_OR_RETURN(std::vector<PlannedRequest> requests,
                           flags.trace.empty() ? PlanUniform(flags) : PlanTrace(flags));
   if (flags.rate > 0) {
-    std::mt19937_64 random(static_cast<uint64_t>(flags.seed));
-    double at_us = 0;
+    RandomArrivals arrivals(flags.rate, static_cast<uint64_t>(flags.seed));
     for (PlannedRequest& request : requests) {
-      request.arrival_us = static_cast<int64_t>(at_us);
-      const double uniform = (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
-      at_us += -std::log(uniform) / flags.rate * 1e6;
+      request.arrival_us = arrivals.NextUs();
     }
   }
   return requests;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "cli/bench/random_arrivals.h"
 #include "cli/bench/trace_file.h"
 #include "common/base/status_macros.h"
 
@@ -13,24 +14,6 @@ namespace {
 
 // Longer than any context that a model of today takes.
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
-
-// SplitMix64: the same numbers on every machine.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 0x632be59bd9b4e019) {}
-  // In (0, 1).
-  double Next() {
-    state_ += 0x9e3779b97f4a7c15;
-    uint64_t x = state_;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    x ^= x >> 31;
-    return (static_cast<double>(x >> 11) + 0.5) * 0x1p-53;
-  }
-
- private:
-  uint64_t state_;
-};
 
 absl::StatusOr<std::vector<PlannedArrival>> FromTrace(const WorkloadSource& source) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<TraceRequest> trace,
@@ -53,7 +36,7 @@ absl::StatusOr<std::vector<PlannedArrival>> FromTrace(const WorkloadSource& sour
   return requests;
 }
 
-int32_t Draw(int64_t mean, double spread, Random& random) {
+int32_t Draw(int64_t mean, double spread, SplitMix& random) {
   const double scale = 1 + spread * (2 * random.Next() - 1);
   return static_cast<int32_t>(
       std::max<int64_t>(std::llround(static_cast<double>(mean) * scale), 1));
@@ -82,7 +65,7 @@ absl::StatusOr<std::vector<PlannedArrival>> MakeRequests(const WorkloadSource& s
     return absl::InvalidArgumentError(
         absl::StrCat("--length-spread is ", source.spread, "; allowed: 0 to below 1"));
   }
-  Random random(source.seed);
+  SplitMix random(source.seed);
   std::vector<PlannedArrival> requests(static_cast<size_t>(source.requests));
   for (PlannedArrival& request : requests) {
     request.prompt_tokens = Draw(source.prompt_tokens, source.spread, random);
@@ -93,12 +76,10 @@ absl::StatusOr<std::vector<PlannedArrival>> MakeRequests(const WorkloadSource& s
 
 std::vector<PlannedArrival> WithArrivals(std::vector<PlannedArrival> requests,
                                          const ArrivalPlan& plan) {
-  Random random(plan.seed + 1);
-  double now_us = 0;
+  RandomArrivals arrivals(plan.rate, plan.seed);
   for (PlannedArrival& request : requests) {
     if (plan.rate > 0) {
-      now_us -= std::log(random.Next()) * 1e6 / plan.rate;
-      request.arrival_us = static_cast<int64_t>(now_us);
+      request.arrival_us = arrivals.NextUs();
     } else if (!plan.use_timestamps) {
       request.arrival_us = 0;
     }

@@ -1,6 +1,7 @@
 #include "cli/bench/serve_bench.h"
 
 #include "cli/bench/bench_command.h"
+#include "cli/bench/random_arrivals.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,7 +24,10 @@ TEST(PlanRequestsTest, PoissonArrivalsHaveTheWantedRate) {
   const auto requests = PlanRequests(flags);
   ASSERT_TRUE(requests.ok()) << requests.status();
   ASSERT_EQ(requests->size(), 1000u);
-  EXPECT_EQ((*requests)[0].arrival_us, 0);
+  // Those that the planner simulates for the same rate and seed.
+  RandomArrivals arrivals(50, 0);
+  EXPECT_EQ((*requests)[0].arrival_us, arrivals.NextUs());
+  EXPECT_EQ((*requests)[1].arrival_us, arrivals.NextUs());
   EXPECT_EQ((*requests)[7].prompt_tokens, 10);
   EXPECT_EQ((*requests)[7].output_tokens, 20);
   // 999 gaps of 20 ms on average: 20 s, deviation 0.63 s.

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "cli/bench/random_arrivals.h"
+
 namespace tandem::cli {
 namespace {
 
@@ -60,6 +62,10 @@ TEST(Workload, PoissonArrivalsHaveTheirRate) {
     within_a_mean += timed[i].arrival_us - timed[i - 1].arrival_us < 250'000 ? 1 : 0;
   }
   EXPECT_NEAR(within_a_mean / 20'000.0, 0.632, 0.015);  // 1 - 1/e
+  // Those that the load generator sends for the same rate and seed.
+  RandomArrivals arrivals(4, 0);
+  EXPECT_EQ(timed[0].arrival_us, arrivals.NextUs());
+  EXPECT_EQ(timed[1].arrival_us, arrivals.NextUs());
   // Twice the rate: the same requests in half of the time.
   const auto faster = WithArrivals(*requests, {.rate = 8});
   EXPECT_NEAR(static_cast<double>(faster.back().arrival_us),
