@@ -25,8 +25,8 @@ constexpr double kFilled = 0.5;
 // Sequences that are still prefilled, above those that decode.
 constexpr double kInPrefill = 1.25;
 constexpr int32_t kMoreInPrefill = 2;
-// Where the CPU tier pays and is filled, a decode now is worth so much more than its price: one
-// that is put off may find no prefill to hide behind.
+// Where the CPU tier pays and is filled, a decode now is worth so much more than its price, or of
+// what it costs without prefill if that is more: one that is put off may find none to hide behind.
 constexpr double kSooner = 0.5;
 // A load that goes on is taken to bring so many times what is there now.
 constexpr double kGoesOn = 8;
@@ -251,6 +251,7 @@ SteadyState Planner::Study() const {
     return WorkValue{std::max(decode_us, std::max(row_us, 1e-3)), row_us};
   };
   steady.ramp = value_with(PrefillRowUs(predictor_, state_));
+  steady.bare_decode_us = MixedStep(steady.cpu_decodes, step.decodes, 0).total_us / step.decodes;
   const double more_us = SteadyStepOf(steady.cpu_decodes, kMoreRows).total_us - step.total_us;
   steady.filled = value_with(std::clamp(more_us / kMoreRows, 0.0, steady.ramp.row_us));
   return steady;
@@ -268,7 +269,9 @@ WorkValue Planner::ValueNow() const {
   const double fill = Fill();
   const double decode_us =
       steady_.ramp.decode_us + fill * (steady_.filled.decode_us - steady_.ramp.decode_us);
-  return {decode_us * (steady_.surely_pays ? 1.0 + fill * kSooner : 1.0),
+  const double sooner_us =
+      steady_.surely_pays ? fill * kSooner * std::max(decode_us, steady_.bare_decode_us) : 0.0;
+  return {decode_us + sooner_us,
           steady_.ramp.row_us + fill * (steady_.filled.row_us - steady_.ramp.row_us)};
 }
 

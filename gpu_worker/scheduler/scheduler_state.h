@@ -93,6 +93,7 @@ struct SteadyState {
   WorkValue ramp;    // while the CPU tier is not filled: a prefill row is worth what it costs
   WorkValue filled;  // then: what one more row costs in the steady state, nothing where the CPU is
                      // the limit
+  double bare_decode_us = 0;  // of a step with as many decodes and no prefill, for each
   double gain = 1;   // of the CPU tier: throughput with it over throughput without
   bool surely_pays = false;  // even over a device whose steps always mix prefill and decodes
   double cpu_decodes = 0;    // in a step of the best state
