@@ -305,7 +305,9 @@ void EngineCore::LearnMix(const Sequence& sequence, bool has_ended) {
     come_ -= is_replaced ? 1 : 0;
     mix_.replaced += weight * ((is_replaced ? 1.0 : 0.0) - mix_.replaced);
   }
-  mix_.prompt_tokens += weight * (static_cast<double>(sequence.prompt_size) - mix_.prompt_tokens);
+  const double off = static_cast<double>(sequence.prompt_size) - mix_.prompt_tokens;
+  mix_.prompt_tokens += weight * off;
+  mix_.prompt_variance += weight * ((1 - weight) * off * off - mix_.prompt_variance);
   mix_.output_tokens += weight * (std::max(output, 1.0) - mix_.output_tokens);
 }
 

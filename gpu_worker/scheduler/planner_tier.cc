@@ -12,6 +12,9 @@ namespace {
 
 // Throughput has to grow by this for waiting sequences to go to the CPU at all.
 constexpr double kAdmissionMargin = 1.03;
+// And by so much of the standard error of the tier's mean prompt: where few prompts of different
+// lengths make it up, what holds on average rarely holds.
+constexpr double kUneven = 0.3;
 // Of the best throughput: among counts that reach it the largest is aimed at, so that the CPU never
 // runs dry: where device and CPU are exactly balanced, every variation makes one of them wait.
 constexpr double kNearlyBest = 0.96;
@@ -229,7 +232,11 @@ double Planner::BestCpuDecodes(double alone) const {
     }
     n = std::min(std::max(n + 1, std::floor(n * 1.3)), most);
   }
-  return best > kAdmissionMargin * without ? Largest(std::span(tried).first(count), best) : 0;
+  const double wanted = Largest(std::span(tried).first(count), best);
+  const double deviation =
+      std::sqrt(state_.mix.prompt_variance) / std::max(state_.mix.prompt_tokens, 1.0);
+  const double margin = kAdmissionMargin + kUneven * deviation / std::sqrt(std::max(wanted, 1.0));
+  return best > margin * without ? wanted : 0;
 }
 
 // What work is worth and how many sequences the CPU tier is given for speed.

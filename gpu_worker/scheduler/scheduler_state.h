@@ -61,6 +61,7 @@ inline constexpr int32_t kCpuSequencesABlock = 4;
 struct WorkloadMix {
   double prompt_tokens = 256;
   double output_tokens = 128;
+  double prompt_variance = 0;  // of the prompts' tokens
   // That the device's pool held while the next one waited for room there; 0: not seen yet. Less
   // than its tokens allow on average where long prompts wait for a room that short ones leave.
   double device_sequences = 0;
@@ -94,9 +95,9 @@ struct SteadyState {
   WorkValue filled;  // then: what one more row costs in the steady state, nothing where the CPU is
                      // the limit
   double bare_decode_us = 0;  // of a step with as many decodes and no prefill, for each
-  double gain = 1;   // of the CPU tier: throughput with it over throughput without
-  bool surely_pays = false;  // even over a device whose steps always mix prefill and decodes
-  double cpu_decodes = 0;    // in a step of the best state
+  double gain = 1;            // of the CPU tier: throughput with it over throughput without
+  bool surely_pays = false;   // even over a device whose steps always mix prefill and decodes
+  double cpu_decodes = 0;     // in a step of the best state
   int64_t alone_rows = 0;  // of prefill in a step of the device alone, where prompts wait for room
   int32_t cpu_target = 0;  // sequences that the CPU tier is given for speed
 };

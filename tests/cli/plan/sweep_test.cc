@@ -112,6 +112,48 @@ TEST(Sweep, AutoKeepsUpWithThePublishedPolicyAtLongOutputs) {
   }
 }
 
+// Prompts that come at once and differ a lot, on a device that holds four of them: a tier of a few
+// sequences that pays on average does not pay here.
+TEST(Sweep, AFewUnevenPromptsAreLeftToTheDevice) {
+  PlanFlags flags;
+  flags.model = "llama-2-7b";
+  flags.gpu = "h100";
+  flags.gpu_kv_tokens = 7562;
+  flags.cpu_kv_bytes = uint64_t{4} << 30;
+  flags.trace = TANDEM_TEST_DATA "/traces/azure_code_lengths.csv";
+  flags.all_at_once = true;
+  flags.requests = 191;
+  const auto settings = ResolvePlanFlags(flags);
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_GE((*outcomes)[0].result.seconds() / (*outcomes)[1].result.seconds(), 0.99);
+}
+
+// Prefill is all of the time with long prompts and short outputs. A decode that is put off for it
+// keeps a place in the tier, and in the end there is no prefill to go with.
+TEST(Sweep, DecodesGoWithPrefillHoweverLittleTheyAre) {
+  PlanFlags flags;
+  flags.model = "llama-2-7b";
+  flags.gpu = "t4";
+  flags.gpu_kv_tokens = 864;
+  flags.cpu_kv_bytes = uint64_t{12} << 30;
+  flags.cpu_bandwidths = "28";
+  flags.prompt_lens = "370";
+  flags.output_lens = "8";
+  flags.concurrency = 64;
+  flags.requests = 400;
+  flags.offload = "neo,auto";
+  const auto settings = ResolvePlanFlags(flags);
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  const SimulationResult& neo = (*outcomes)[0].result;
+  const SimulationResult& automatic = (*outcomes)[1].result;
+  EXPECT_GT(neo.seconds() / automatic.seconds(), 1.1);
+  EXPECT_LT(automatic.inter_token_us.Mean(), 0.75 * neo.inter_token_us.Mean());
+}
+
 TEST(Sweep, MoreBandwidthSustainsMore) {
   PlanSettings settings = T4("auto");
   PlanPoint point = PointsOf(settings)[0];
