@@ -24,7 +24,10 @@ struct WalkStage {
   int32_t resource;
   int32_t depends_on;  // -1: none
 };
-using WalkProgram = std::vector<WalkStage>;
+struct WalkProgram {
+  std::vector<WalkStage> stages;
+  size_t shared = 0;  // of them, the first: also the first of the program with one layer less
+};
 
 int32_t KindIndex(StepMode mode, StageOrder order) {
   const bool published = mode == StepMode::kAsymmetric && order == StageOrder::kPublished;
@@ -45,10 +48,20 @@ WalkProgram MakeProgram(int32_t kind, int32_t flags, int32_t layers) {
   WalkProgram program;
   for (const Stage& stage : BuildStageProgram(shape)) {
     TANDEM_CHECK(stage.depends_on.size() <= 1);
-    program.push_back({stage.kind, stage.sub_batch, static_cast<int32_t>(stage.resource),
-                       stage.depends_on.empty() ? -1 : stage.depends_on.front()});
+    program.stages.push_back({stage.kind, stage.sub_batch, static_cast<int32_t>(stage.resource),
+                              stage.depends_on.empty() ? -1 : stage.depends_on.front()});
   }
   return program;
+}
+
+size_t SharedStages(const WalkProgram& a, const WalkProgram& b) {
+  const auto same = [](const WalkStage& x, const WalkStage& y) {
+    return x.kind == y.kind && x.sub_batch == y.sub_batch && x.resource == y.resource &&
+           x.depends_on == y.depends_on;
+  };
+  const auto ends =
+      std::mismatch(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(), same);
+  return static_cast<size_t>(ends.first - a.stages.begin());
 }
 
 // The programs of every shape with up to kWalkedLayers layers; constants.
@@ -57,7 +70,10 @@ const WalkProgram& ProgramOf(int32_t kind, int32_t flags, int32_t layers) {
     auto* all = new std::vector<WalkProgram>();
     for (int32_t i = 0; i < kKinds * kFlagSets * (kWalkedLayers + 1); ++i) {
       const int32_t shape = i / (kWalkedLayers + 1);
-      all->push_back(MakeProgram(shape / kFlagSets, shape % kFlagSets, i % (kWalkedLayers + 1)));
+      const int32_t layers = i % (kWalkedLayers + 1);
+      WalkProgram program = MakeProgram(shape / kFlagSets, shape % kFlagSets, layers);
+      program.shared = layers > 0 ? SharedStages(program, all->back()) : 0;
+      all->push_back(std::move(program));
     }
     return all;
   }();
@@ -98,35 +114,58 @@ struct WalkResult {
   double stages = 0;
 };
 
-WalkResult Walk(const WalkProgram& program, const StageTimes& times) {
-  constexpr size_t kMostStages = 24 * kWalkedLayers;
-  std::array<double, kMostStages> end_us;
-  TANDEM_CHECK(program.size() <= kMostStages);
+constexpr size_t kMostStages = 24 * kWalkedLayers;
+using StageEnds = std::array<double, kMostStages>;
+
+// How far a walk has come, besides the ends of the stages behind it.
+struct WalkState {
   double resource_free_us[kStageResources] = {0, 0, 0, 0};
   double cpu_free_us = 0;
   double cpu_done_us[2] = {0, 0};
   WalkResult result;
-  for (size_t i = 0; i < program.size(); ++i) {
-    const WalkStage& stage = program[i];
-    double start_us = resource_free_us[stage.resource];
+};
+
+// Stages `begin` to `end`; those before them are walked.
+WalkState WalkOn(const WalkProgram& program, size_t begin, size_t end, const StageTimes& times,
+                 WalkState state, StageEnds& end_us) {
+  for (size_t i = begin; i < end; ++i) {
+    const WalkStage& stage = program.stages[i];
+    double start_us = state.resource_free_us[stage.resource];
     if (stage.depends_on >= 0) {
       start_us = std::max(start_us, end_us[static_cast<size_t>(stage.depends_on)]);
     }
     if (stage.kind == StageKind::kJoin) {
-      start_us = std::max(start_us, cpu_done_us[stage.sub_batch]);
+      start_us = std::max(start_us, state.cpu_done_us[stage.sub_batch]);
     }
     const double stage_us = times.of(stage);
     end_us[i] = start_us + stage_us;
-    resource_free_us[stage.resource] = end_us[i];
+    state.resource_free_us[stage.resource] = end_us[i];
+    WalkResult& result = state.result;
     (stage.kind == StageKind::kMoveOut ? result.mover_us : result.device_us) += stage_us;
     result.end_us = std::max(result.end_us, end_us[i]);
     result.stages += stage_us > 0 ? 1 : 0;
     if (stage.kind == StageKind::kSend) {
-      cpu_free_us = std::max(cpu_free_us, end_us[i]) + times.cpu_us[stage.sub_batch];
-      cpu_done_us[stage.sub_batch] = cpu_free_us;
+      state.cpu_free_us = std::max(state.cpu_free_us, end_us[i]) + times.cpu_us[stage.sub_batch];
+      state.cpu_done_us[stage.sub_batch] = state.cpu_free_us;
     }
   }
-  return result;
+  return state;
+}
+
+// Of some layers and of one less, which begins alike.
+struct WalkResults {
+  WalkResult full;
+  WalkResult less;
+};
+
+WalkResults Walk(const WalkProgram& full, const WalkProgram& less, const StageTimes& times) {
+  TANDEM_CHECK(full.stages.size() <= kMostStages && less.stages.size() <= kMostStages);
+  StageEnds end_us;
+  const WalkState shared = WalkOn(full, 0, full.shared, times, {}, end_us);
+  WalkResults results;
+  results.less = WalkOn(less, full.shared, less.stages.size(), times, shared, end_us).result;
+  results.full = WalkOn(full, full.shared, full.stages.size(), times, shared, end_us).result;
+  return results;
 }
 
 // From `layers` and one less to all of them.
@@ -199,8 +238,8 @@ StepPrediction Predictor::PredictTerms(const StepShape& shape,
   const int32_t kind = KindIndex(shape.mode, shape.order);
   const int32_t flags = FlagsOf(terms);
   const StageTimes times(terms, LaunchUs(corrections));
-  const WalkResult full = Walk(ProgramOf(kind, flags, walked_layers_), times);
-  const WalkResult less = Walk(ProgramOf(kind, flags, walked_layers_ - 1), times);
+  const auto [full, less] = Walk(ProgramOf(kind, flags, walked_layers_),
+                                 ProgramOf(kind, flags, walked_layers_ - 1), times);
   const double walk_us = Extrapolate(full.end_us, less.end_us, layers, walked_layers_);
   const double device_us = Extrapolate(full.device_us, less.device_us, layers, walked_layers_);
   const double mover_us = Extrapolate(full.mover_us, less.mover_us, layers, walked_layers_);
