@@ -1,6 +1,8 @@
 #include "gpu_worker/scheduler/planner.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 namespace tandem::gpu_worker {
 namespace {
@@ -26,10 +28,12 @@ Planner::Planner(const SchedulerConfig& config, const Predictor& predictor,
       state_(state),
       now_us_(now_us),
       rules_(RulesOf(config, state)),
+      overlap_(predictor.Overlap(state.corrections)),
       free_gpu_(state.gpu.free_blocks),
       free_cpu_(state.cpu.free_blocks),
       token_budget_(config.max_num_batched_tokens),
-      sequence_budget_(config.max_num_seqs) {}
+      sequence_budget_(config.max_num_seqs),
+      costs_(predictor, state.corrections) {}
 
 StepPlan Planner::Run() {
   SortResidents();
@@ -55,8 +59,14 @@ void Planner::SortResidents() {
   for (const SequenceView* view : state_.resident) {
     residents_.push_back({view, false});
   }
-  std::sort(residents_.begin(), residents_.end(),
-            [](const Resident& a, const Resident& b) { return IsOlder(*a.view, *b.view); });
+  const auto is_older = [](const Resident& a, const Resident& b) {
+    return IsOlder(*a.view, *b.view);
+  };
+  if (!std::is_sorted(residents_.begin(), residents_.end(), is_older)) {
+    std::sort(residents_.begin(), residents_.end(), is_older);
+  }
+  on_gpu_.reserve(residents_.size());
+  on_cpu_.reserve(residents_.size());
   for (Resident& resident : residents_) {
     (resident.view->tier == Tier::kGpu ? on_gpu_ : on_cpu_).push_back(&resident);
   }
@@ -71,6 +81,7 @@ void Planner::SortResidents() {
 
 void Planner::AddGpuDecode(const SequenceView& view) {
   gpu_decodes_.push_back(&view);
+  gpu_tokens_before_.push_back(gpu_tokens_before_.back() + view.total_tokens);
   --token_budget_;
   --sequence_budget_;
 }
@@ -190,6 +201,7 @@ void Planner::MakeRoomAhead() {
   const SequenceView& view = *youngest->view;
   free_gpu_ += state_.gpu.BlocksFor(view.total_tokens) - view.blocks;
   gpu_decodes_.pop_back();
+  gpu_tokens_before_.pop_back();
   ++token_budget_;
   ++sequence_budget_;
   EvictFromGpu(*youngest);
@@ -265,6 +277,40 @@ void Planner::PlanSwapIns() {
   }
 }
 
+// Stable. In linear time where the steps are close together, as they are but for rare cases.
+void Planner::SortByDueStep(std::vector<Resident*>* decodes) const {
+  constexpr uint64_t kClose = 1024;
+  if (decodes->empty()) {
+    return;
+  }
+  struct Due {
+    uint64_t step;
+    Resident* decode;
+  };
+  std::vector<Due> due;
+  due.reserve(decodes->size());
+  for (Resident* decode : *decodes) {
+    due.push_back({DueStep(*decode->view), decode});
+  }
+  const auto is_sooner = [](const Due& a, const Due& b) { return a.step < b.step; };
+  const auto [first, last] = std::minmax_element(due.begin(), due.end(), is_sooner);
+  const uint64_t begin = first->step;
+  if (last->step - begin >= kClose) {
+    std::stable_sort(due.begin(), due.end(), is_sooner);
+    std::transform(due.begin(), due.end(), decodes->begin(),
+                   [](const Due& one) { return one.decode; });
+    return;
+  }
+  std::array<uint32_t, kClose> place{};  // of the next one that is due in the step
+  for (const Due& one : due) {
+    ++place[one.step - begin];
+  }
+  std::exclusive_scan(place.begin(), place.end(), place.begin(), uint32_t{0});
+  for (const Due& one : due) {
+    (*decodes)[place[one.step - begin]++] = one.decode;
+  }
+}
+
 // Which CPU decodes may run: those that are due first (the published policy: the oldest), as
 // far as budgets and slots reach.
 std::vector<Planner::Resident*> Planner::CpuDecodeCandidates() {
@@ -275,9 +321,7 @@ std::vector<Planner::Resident*> Planner::CpuDecodeCandidates() {
     }
   }
   if (!is_neo()) {
-    std::stable_sort(decodes.begin(), decodes.end(), [this](const Resident* a, const Resident* b) {
-      return DueStep(*a->view) < DueStep(*b->view);
-    });
+    SortByDueStep(&decodes);
   }
   const bool two_slots = config_.policy == OffloadPolicy::kAsymmetric ||
                          config_.policy == OffloadPolicy::kAuto || is_neo();
@@ -288,12 +332,12 @@ std::vector<Planner::Resident*> Planner::CpuDecodeCandidates() {
 }
 
 void Planner::PlanCpuGrowth() {
-  std::vector<Resident*> decodes = CpuDecodeCandidates();
-  std::vector<Resident*> by_age = decodes;
-  std::sort(by_age.begin(), by_age.end(),
-            [](const Resident* a, const Resident* b) { return IsOlder(*a->view, *b->view); });
-  for (Resident* decode : by_age) {
-    if (decode->gone) {
+  const std::vector<Resident*> decodes = CpuDecodeCandidates();
+  for (Resident* decode : decodes) {
+    decode->may_run = true;
+  }
+  for (Resident* decode : on_cpu_) {
+    if (!decode->may_run || decode->gone) {
       continue;
     }
     const int32_t missing = state_.cpu.BlocksFor(decode->view->total_tokens) - decode->view->blocks;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu_worker/cost_model/predictor.h"
+#include "gpu_worker/scheduler/cost_memo.h"
 #include "gpu_worker/scheduler/scheduler.h"
 #include "gpu_worker/scheduler/scheduler_state.h"
 #include "gpu_worker/scheduler/step_plan.h"
@@ -33,6 +34,7 @@ class Planner {
   struct Resident {
     const SequenceView* view = nullptr;
     bool gone = false;     // evicted or moved in this step
+    bool may_run = false;  // of the CPU decodes: within budgets and slots
     bool blocked = false;  // sits this step out for want of a block
   };
   struct Prefill {
@@ -68,6 +70,7 @@ class Planner {
   bool CanSwapOut(const SequenceView& view) const;
   void PlanSwapIns();
   bool HidesBehindDecodes(int64_t copied_tokens) const;
+  void SortByDueStep(std::vector<Resident*>* decodes) const;
   std::vector<Resident*> CpuDecodeCandidates();
   void PlanCpuGrowth();
   bool MakeCpuRoom(Resident& needy, int32_t missing);
@@ -107,7 +110,9 @@ class Planner {
     double on_cpu = 0;     // sequences there now
     double row_us = 0;     // of prefill, in full steps
     double decode_us = 0;  // of the device alone, beside no prefill
+    double held_us = 0;    // the same with half of those on the CPU
   };
+  double DecodeUsBeside(double cpu) const;
   Sight LookAhead() const;
   double RateInSight(const Sight& sight, double cpu, double rate) const;
   struct AloneStep {
@@ -157,7 +162,8 @@ class Planner {
   std::vector<Prefill> Trimmed(std::vector<Prefill> prefills, int64_t rows) const;
   std::vector<Prefill> Halved(int64_t rows) const;
   Base BaseOf(const std::vector<Prefill>& prefills, size_t gpu_in_b) const;
-  Placement BestAsymmetric(const std::vector<Prefill>& prefills, size_t at_least) const;
+  Placement BestAsymmetric(const std::vector<Prefill>& prefills, const Base& base,
+                           size_t at_least) const;
   SubBatchLoad GpuDecodeLoad(size_t begin, size_t end) const;
   void SumCpuDecodes();
   LayerTerms TermsWith(const Base& base, bool in_b, size_t begin, size_t end) const;
@@ -188,6 +194,7 @@ class Planner {
   const SchedulerState& state_;
   const int64_t now_us_;
   const TierRules rules_;
+  const double overlap_;  // of device and CPU
 
   std::vector<Resident> residents_;  // oldest first
   std::vector<Resident*> on_gpu_;    // oldest first
@@ -204,11 +211,13 @@ class Planner {
   bool evicted_ = false;
   bool gpu_is_promised_ = false;  // to what waits in the CPU pool to come back
   std::vector<const SequenceView*> gpu_decodes_;
+  std::vector<int64_t> gpu_tokens_before_ = {0};  // of the first device decodes
   std::vector<Prefill> prefills_;
   std::vector<Prefill> balanced_;        // less of them, for the offloaded step
   std::vector<bool> in_b_;               // by index into cpu_decodes_: forced into sub-batch B
   std::vector<int64_t> tokens_before_;   // of the first CPU decodes
   std::vector<int64_t> entries_before_;  // their table entries
+  mutable CostMemo costs_;               // with them
   SteadyState steady_;
   WorkValue value_;
   double device_progress_ = 0;

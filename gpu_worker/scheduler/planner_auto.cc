@@ -51,28 +51,31 @@ double Planner::SteadyLayerUs(const LayerTerms& a, const LayerTerms& b) const {
                       b.linear_us + b.transfer_us + b.cpu_decode_us})
           : std::max(a.linear_us + std::max(attend_us, a.transfer_us + a.cpu_decode_us),
                      move_out_us);
-  const double overlap = predictor_.Overlap(state_.corrections);
-  return overlap * overlapped_us +
-         (1 - overlap) * std::max(device_us + cpu_us + move_out_us, overlapped_us);
+  return overlap_ * overlapped_us +
+         (1 - overlap_) * std::max(device_us + cpu_us + move_out_us, overlapped_us);
 }
 
 void Planner::SumCpuDecodes() {
   tokens_before_.assign(1, 0);
   entries_before_.assign(1, 0);
+  tokens_before_.reserve(cpu_decodes_.size() + 1);
+  entries_before_.reserve(cpu_decodes_.size() + 1);
   for (const SequenceView* view : cpu_decodes_) {
     tokens_before_.push_back(tokens_before_.back() + view->total_tokens);
     entries_before_.push_back(entries_before_.back() + state_.cpu.BlocksFor(view->total_tokens));
   }
+  costs_.Start(tokens_before_);
 }
 
 // The first `begin` to `end` CPU decodes beside `base`.
 LayerTerms Planner::TermsWith(const Base& base, bool in_b, size_t begin, size_t end) const {
-  SubBatchLoad load;
   const int x = in_b ? 1 : 0;
-  load.rows = static_cast<int64_t>(end - begin) + base.rows[x];
-  load.cpu_decodes = static_cast<int64_t>(end - begin);
-  load.cpu_context_tokens = tokens_before_[end] - tokens_before_[begin];
-  return WithCpuDecodes(base.terms[x], load);
+  const CostMemo::CpuDecodes& decodes = costs_.Of(begin, end);
+  LayerTerms terms = base.terms[x];
+  terms.linear_us = costs_.LinearUs(static_cast<int64_t>(end - begin) + base.rows[x]);
+  terms.cpu_decode_us = decodes.decode_us;
+  terms.transfer_us = decodes.transfer_us;
+  return terms;
 }
 
 // Which counts of the first `count` CPU decodes may go to B, so that both slots hold their part.
@@ -81,7 +84,9 @@ std::array<size_t, 2> Planner::SplitRange(size_t count) const {
   const auto rows = static_cast<size_t>(config_.max_cpu_rows_per_slot);
   size_t low = count > rows ? count - rows : 0;
   size_t high = std::min(count, rows);
-  if (const int64_t most = config_.max_cpu_table_entries_per_slot; most > 0) {
+  // Where one slot holds all their entries, these bound nothing.
+  if (const int64_t most = config_.max_cpu_table_entries_per_slot;
+      most > 0 && entries_before_[count] > most) {
     const auto in_b = std::upper_bound(entries_before_.begin(), entries_before_.end(), most);
     high = std::min(high, static_cast<size_t>(in_b - entries_before_.begin()) - 1);
     const auto in_a = std::lower_bound(entries_before_.begin(), entries_before_.end(),
@@ -106,14 +111,15 @@ size_t Planner::MostCpuDecodes(bool two) const {
 
 // How many of the first `count` go to B: where its chain gets as long as A's.
 size_t Planner::BestSplit(const Base& base, size_t count) const {
+  const auto chain_us = [&](size_t x, size_t begin, size_t end) {
+    const CostMemo::CpuDecodes& decodes = costs_.Of(begin, end);
+    return costs_.LinearUs(static_cast<int64_t>(end - begin) + base.rows[x]) + decodes.transfer_us +
+           decodes.decode_us;
+  };
   auto [low, high] = SplitRange(count);
   while (low < high) {
     const size_t middle = low + (high - low) / 2;
-    const LayerTerms a = TermsWith(base, false, middle, count);
-    const LayerTerms b = TermsWith(base, true, 0, middle);
-    const double chain_a_us = a.linear_us + a.transfer_us + a.cpu_decode_us;
-    const double chain_b_us = b.linear_us + b.transfer_us + b.cpu_decode_us;
-    if (chain_b_us < chain_a_us) {
+    if (chain_us(1, 0, middle) < chain_us(0, middle, count)) {
       low = middle + 1;
     } else {
       high = middle;
@@ -193,7 +199,11 @@ Planner::Placement Planner::BestOf(const Base& base, StepMode mode, size_t at_le
   }
   const size_t tried[] = {ranked[1], (ranked[0] + ranked[1]) / 2, (ranked[1] + ranked[2] + 1) / 2,
                           first};
-  for (const size_t count : tried) {
+  for (size_t i = 0; i < std::size(tried); ++i) {
+    const size_t count = tried[i];
+    if (std::find(tried, tried + i, count) != tried + i) {
+      continue;  // looked at before
+    }
     const Placement placement = Evaluate(base, mode, count);
     if (placement.rate > best.rate && (count == first || !IsTooSlow(placement))) {
       best = placement;
@@ -204,9 +214,8 @@ Planner::Placement Planner::BestOf(const Base& base, StepMode mode, size_t at_le
 
 // Asymmetric. Rows in A cost time as soon as prefill fills it, in B they come with the reading of
 // the weights: device decodes may be better off there.
-Planner::Placement Planner::BestAsymmetric(const std::vector<Prefill>& prefills,
+Planner::Placement Planner::BestAsymmetric(const std::vector<Prefill>& prefills, const Base& base,
                                            size_t at_least) const {
-  const Base base = BaseOf(prefills, 0);
   Placement best = BestOf(base, StepMode::kAsymmetric, at_least);
   const size_t decodes = gpu_decodes_.size();
   if (config_.switches.chunk_balancing && base.prefill_rows >= 2 * kSmallestPrefill) {
@@ -234,10 +243,10 @@ Planner::Placement Planner::BestAsymmetric(const std::vector<Prefill>& prefills,
 Planner::Placement Planner::BestOffloaded(const std::vector<Prefill>& prefills,
                                           size_t at_least) const {
   const bool has_unified = config_.switches.unified || !config_.switches.asymmetric;
-  const Placement unified =
-      has_unified ? BestOf(BaseOf(prefills, 0), StepMode::kUnified, at_least) : Placement();
+  const Base base = BaseOf(prefills, 0);
+  const Placement unified = has_unified ? BestOf(base, StepMode::kUnified, at_least) : Placement();
   const Placement asymmetric =
-      config_.switches.asymmetric ? BestAsymmetric(prefills, at_least) : Placement();
+      config_.switches.asymmetric ? BestAsymmetric(prefills, base, at_least) : Placement();
   const double margin = 1.0 + config_.mode_margin;
   const bool is_asymmetric_now = state_.current_mode == StepMode::kAsymmetric;
   return asymmetric.rate > unified.rate * (is_asymmetric_now ? 1.0 / margin : margin) ? asymmetric

@@ -15,9 +15,7 @@ void Planner::AddCpuDecode(const SequenceView& view, SubBatchLoad* load) {
 SubBatchLoad Planner::GpuDecodeLoad(size_t begin, size_t end) const {
   SubBatchLoad load;
   load.gpu_decodes = static_cast<int64_t>(end - begin);
-  for (size_t i = begin; i < end; ++i) {
-    load.gpu_context_tokens += gpu_decodes_[i]->total_tokens;
-  }
+  load.gpu_context_tokens = gpu_tokens_before_[end] - gpu_tokens_before_[begin];
   load.rows = load.gpu_decodes;
   return load;
 }
@@ -37,6 +35,7 @@ void Planner::AddPrefill(const Prefill& prefill, SubBatchLoad* load) {
 // All device work in one sub-batch.
 SubBatchLoad Planner::DeviceLoad(const std::vector<Prefill>& prefills) const {
   SubBatchLoad load = GpuDecodeLoad(0, gpu_decodes_.size());
+  load.prefills.reserve(prefills.size());
   for (const Prefill& prefill : prefills) {
     AddPrefill(prefill, &load);
   }
@@ -48,6 +47,7 @@ SubBatchLoad Planner::DeviceLoad(const std::vector<Prefill>& prefills, int x,
                                  size_t gpu_in_b) const {
   const size_t in_a = gpu_decodes_.size() - gpu_in_b;
   SubBatchLoad load = x == 0 ? GpuDecodeLoad(0, in_a) : GpuDecodeLoad(in_a, gpu_decodes_.size());
+  load.prefills.reserve(prefills.size());
   for (const Prefill& prefill : prefills) {
     if (prefill.in_b == (x == 1)) {
       AddPrefill(prefill, &load);
@@ -161,6 +161,7 @@ void Planner::EmitCpuDecodes(const Placement& placement) {
   const size_t gpu_in_a = gpu_decodes_.size() - gpu_in_b;
   load.sub_batch[0] = DeviceLoad(prefills_, 0, gpu_in_b);
   load.sub_batch[1] = DeviceLoad(prefills_, 1, gpu_in_b);
+  plan_.sub_batch[0].reserve(gpu_in_a + placement.count + prefills_.size());
   for (size_t i = 0; i < gpu_decodes_.size(); ++i) {
     plan_.sub_batch[i < gpu_in_a ? 0 : 1].push_back({gpu_decodes_[i]->id, Tier::kGpu, false, 1});
   }

@@ -152,6 +152,11 @@ Planner::AloneStep Planner::BestAlone() const {
   return best.rate() > kPaceMargin * at_once.rate() ? best : at_once;
 }
 
+// A decode beside no prefill, with `cpu` sequences on the CPU beside those that fill the device.
+double Planner::DecodeUsBeside(double cpu) const {
+  return 1 / MixedStep(cpu, DeviceConcurrency(state_, Bounds()) + cpu, 0).rate();
+}
+
 // What a load is taken to go on to bring, and what of it is there.
 Planner::Sight Planner::LookAhead() const {
   Sight sight;
@@ -161,7 +166,8 @@ Planner::Sight Planner::LookAhead() const {
       std::count_if(state_.resident.begin(), state_.resident.end(),
                     [](const SequenceView* view) { return view->tier == Tier::kCpu; }));
   sight.row_us = PrefillRowUs(predictor_, state_);
-  sight.decode_us = 1 / MixedStep(0, DeviceConcurrency(state_, Bounds()), 0).rate();
+  sight.decode_us = DecodeUsBeside(0);
+  sight.held_us = DecodeUsBeside(sight.on_cpu / 2);
   return sight;
 }
 
@@ -173,8 +179,7 @@ double Planner::RateInSight(const Sight& sight, double cpu, double rate) const {
   const double filled = std::max(cpu - sight.on_cpu, 0.0) / 2;
   const double emptied = std::max(cpu, sight.on_cpu) / 2;
   const double output = std::max(state_.mix.output_tokens, 1.0);
-  const double beside_us =
-      1 / MixedStep(emptied, DeviceConcurrency(state_, Bounds()) + emptied, 0).rate();
+  const double beside_us = cpu > sight.on_cpu ? DecodeUsBeside(emptied) : sight.held_us;
   const double fill_us = filled * state_.mix.prompt_tokens * sight.row_us;
   const double empty_us = emptied * output * std::min(beside_us, sight.decode_us);
   const double between_us = std::max(sight.requests - emptied, emptied) * output / rate;
