@@ -126,30 +126,33 @@ struct WalkState {
 };
 
 // Stages `begin` to `end`; those before them are walked.
-WalkState WalkOn(const WalkProgram& program, size_t begin, size_t end, const StageTimes& times,
-                 WalkState state, StageEnds& end_us) {
+void WalkOn(const WalkProgram& program, size_t begin, size_t end, const StageTimes& times,
+            WalkState* state, StageEnds& end_us) {
+  WalkResult result = state->result;
+  double cpu_free_us = state->cpu_free_us;
   for (size_t i = begin; i < end; ++i) {
     const WalkStage& stage = program.stages[i];
-    double start_us = state.resource_free_us[stage.resource];
+    double start_us = state->resource_free_us[stage.resource];
     if (stage.depends_on >= 0) {
       start_us = std::max(start_us, end_us[static_cast<size_t>(stage.depends_on)]);
     }
     if (stage.kind == StageKind::kJoin) {
-      start_us = std::max(start_us, state.cpu_done_us[stage.sub_batch]);
+      start_us = std::max(start_us, state->cpu_done_us[stage.sub_batch]);
     }
     const double stage_us = times.of(stage);
-    end_us[i] = start_us + stage_us;
-    state.resource_free_us[stage.resource] = end_us[i];
-    WalkResult& result = state.result;
+    const double stage_end_us = start_us + stage_us;
+    end_us[i] = stage_end_us;
+    state->resource_free_us[stage.resource] = stage_end_us;
     (stage.kind == StageKind::kMoveOut ? result.mover_us : result.device_us) += stage_us;
-    result.end_us = std::max(result.end_us, end_us[i]);
+    result.end_us = std::max(result.end_us, stage_end_us);
     result.stages += stage_us > 0 ? 1 : 0;
     if (stage.kind == StageKind::kSend) {
-      state.cpu_free_us = std::max(state.cpu_free_us, end_us[i]) + times.cpu_us[stage.sub_batch];
-      state.cpu_done_us[stage.sub_batch] = state.cpu_free_us;
+      cpu_free_us = std::max(cpu_free_us, stage_end_us) + times.cpu_us[stage.sub_batch];
+      state->cpu_done_us[stage.sub_batch] = cpu_free_us;
     }
   }
-  return state;
+  state->cpu_free_us = cpu_free_us;
+  state->result = result;
 }
 
 // Of some layers and of one less, which begins alike.
@@ -161,11 +164,12 @@ struct WalkResults {
 WalkResults Walk(const WalkProgram& full, const WalkProgram& less, const StageTimes& times) {
   TANDEM_CHECK(full.stages.size() <= kMostStages && less.stages.size() <= kMostStages);
   StageEnds end_us;
-  const WalkState shared = WalkOn(full, 0, full.shared, times, {}, end_us);
-  WalkResults results;
-  results.less = WalkOn(less, full.shared, less.stages.size(), times, shared, end_us).result;
-  results.full = WalkOn(full, full.shared, full.stages.size(), times, shared, end_us).result;
-  return results;
+  WalkState state;
+  WalkOn(full, 0, full.shared, times, &state, end_us);
+  WalkState less_state = state;
+  WalkOn(less, full.shared, less.stages.size(), times, &less_state, end_us);
+  WalkOn(full, full.shared, full.stages.size(), times, &state, end_us);
+  return {state.result, less_state.result};
 }
 
 // From `layers` and one less to all of them.
