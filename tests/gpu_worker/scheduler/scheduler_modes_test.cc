@@ -1,11 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "tests/gpu_worker/scheduler/state_builder.h"
 
 namespace tandem::gpu_worker {
 namespace {
 
+using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
@@ -124,6 +128,23 @@ TEST(SchedulerModesTest, PassedOverSequencesGoFirstWhateverItCosts) {
   plan = builder.Plan(StayConfig(OffloadPolicy::kAuto), SteadyRates());
   EXPECT_NE(FindWork(plan, aged), nullptr) << "the guard does not keep it either";
   EXPECT_EQ(FindWork(plan, fresh), nullptr);
+}
+
+TEST(SchedulerModesTest, TheLongestPassedOverComeFirstAndEqualsByAge) {
+  constexpr uint64_t kAgoShort[] = {1, 7, 1, 30, 7};
+  constexpr uint64_t kAgoLong[] = {1, 7000, 1, 30'000, 7000};
+  for (const auto& ago : {kAgoShort, kAgoLong}) {
+    StateBuilder builder;
+    builder.state.step_index = 100'000;
+    for (int i = 0; i < 5; ++i) {
+      builder.view(builder.CpuDecode(60)).last_progress_step = builder.state.step_index - ago[i];
+    }
+    std::vector<uint64_t> ids;
+    for (const PlannedWork& work : builder.Plan(StayConfig(OffloadPolicy::kUnified)).sub_batch[0]) {
+      ids.push_back(work.sequence_id);
+    }
+    EXPECT_THAT(ids, ElementsAre(4, 2, 5, 1, 3));
+  }
 }
 
 TEST(SchedulerModesTest, GuardKeepsCpuDecodesOut) {
