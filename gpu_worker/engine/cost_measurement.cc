@@ -39,8 +39,7 @@ bool CostMeasurement::IsDue(const Moment& moment) {
   }
   const bool with_cpu = moment.uses_cpu_tier && limits_.num_cpu_blocks > 0;
   if (!has_begun_) {
-    if (with_cpu &&
-        (!moment.cpu_usable || moment.cpu_blocks_ready < limits_.num_cpu_blocks)) {
+    if (with_cpu && (!moment.cpu_usable || moment.cpu_blocks_ready < limits_.num_cpu_blocks)) {
       // Its worker comes soon, and who touches the rest of its pool takes a core from who is to be
       // measured; until then the first guess serves.
       return false;

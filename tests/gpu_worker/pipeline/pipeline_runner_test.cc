@@ -54,8 +54,9 @@ TEST_F(PipelineRunnerTest, SequencesMoveBetweenThePoolsInBothDirections) {
 }
 
 // Prompts and moves in between, so that graphs are used again after other steps.
-TEST_F(PipelineRunnerTest, DecodesRunAsGraphsWhereTheDeviceHasThem) {
-  for (const bool eager : {false, true}) {
+class DecodesTest : public PipelineRunnerTest {
+ protected:
+  void RunEveryMode(bool eager) {
     for (const StepMode mode : {StepMode::kGpuOnly, StepMode::kUnified, StepMode::kAsymmetric}) {
       PipelineOptions options = TwoTierOptions();
       options.enforce_eager = eager;
@@ -80,7 +81,10 @@ TEST_F(PipelineRunnerTest, DecodesRunAsGraphsWhereTheDeviceHasThem) {
       worker_.reset();
     }
   }
-}
+};
+
+TEST_F(DecodesTest, RunAsGraphsWhereTheDeviceHasThem) { RunEveryMode(false); }
+TEST_F(DecodesTest, RunEagerlyWhereToldTo) { RunEveryMode(true); }
 
 // Each move rounds to int8 and back; the golden tokens stay while the margin is beyond its reach.
 TEST_F(PipelineRunnerTest, MovesThroughAnInt8PoolKeepTheTokens) {
