@@ -80,9 +80,9 @@ SchedulerState EngineCore::StateFor(int64_t now_us) {
   state.cpu_up = cpu_worker_.IsUsable(now_us);
   state.cpu_given_up = cpu_worker_.given_up();
   resident_.clear();
-  double allowed = 0;
+  Present present;
   for (const auto& [id, sequence] : sequences_) {
-    allowed += sequence->max_output;
+    present.Add(*sequence);
     if (sequence->view.tier != Tier::kNone) {
       resident_.push_back(&sequence->view);
     }
@@ -97,14 +97,42 @@ SchedulerState EngineCore::StateFor(int64_t now_us) {
   }
   state.corrections = corrections_;
   LearnConcurrency(state.gpu);
-  state.mix = mix_;
-  // What those that are here may bring at most is known, whatever those before them brought.
-  if (!sequences_.empty()) {
-    state.mix.output_tokens =
-        std::clamp(allowed / static_cast<double>(sequences_.size()), 1.0, mix_.output_tokens);
-  }
+  state.mix = MixNow(present);
   StudyIfDue(&state);
   return state;
+}
+
+void EngineCore::Present::Add(const Sequence& sequence) {
+  const auto prompt = static_cast<double>(sequence.prompt_size);
+  ++sequences;
+  prompt_tokens += prompt;
+  prompt_squares += prompt * prompt;
+  max_output += sequence.max_output;
+  decodes += sequence.view.is_decode() ? 1 : 0;
+}
+
+// What has been learned, and what is known of the sequences that are here: their prompts, and how
+// long their outputs are at least (those that decode, on average, since the last one ended) and
+// at most. Else a load of another kind would be planned for like the one before it until its first
+// sequences have ended.
+WorkloadMix EngineCore::MixNow(const Present& present) const {
+  constexpr double kFew = 16;
+  WorkloadMix mix = mix_;
+  if (present.sequences < 1) {
+    return mix;
+  }
+  const double mean = present.prompt_tokens / present.sequences;
+  const double variance = std::max(present.prompt_squares / present.sequences - mean * mean, 0.0);
+  const double weight = std::min(present.sequences / kFew, 1.0);
+  mix.prompt_tokens += weight * (mean - mix.prompt_tokens);
+  mix.prompt_variance += weight * (variance - mix.prompt_variance);
+  if (present.decodes > 0) {
+    mix.output_tokens =
+        std::max(mix.output_tokens, static_cast<double>(decoded_since_end_) / present.decodes);
+  }
+  mix.output_tokens =
+      std::min(mix.output_tokens, std::max(present.max_output / present.sequences, 1.0));
+  return mix;
 }
 
 // While the next sequence waits for room on the device: a running mean of those that hold it.
@@ -262,6 +290,7 @@ void EngineCore::Remove(uint64_t sequence_id) {
     blocks_.Release(sequence_id);
   }
   sequences_.erase(it);
+  decoded_since_end_ = 0;
 }
 
 void EngineCore::Cancel(uint64_t sequence_id) {

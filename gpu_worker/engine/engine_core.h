@@ -97,6 +97,17 @@ class EngineCore {
   void EndWithError(Sequence* sequence, const absl::Status& error);
   Sequence* Find(uint64_t sequence_id);
 
+  // Sums over the sequences that wait or run.
+  struct Present {
+    double sequences = 0;
+    double decodes = 0;  // sequences that decode
+    double prompt_tokens = 0;
+    double prompt_squares = 0;
+    double max_output = 0;
+    void Add(const Sequence& sequence);
+  };
+  WorkloadMix MixNow(const Present& present) const;
+
   // engine_core_step.cc
   bool MakePlan(int64_t now_us);
   void ReserveBlocks();
@@ -128,6 +139,7 @@ class EngineCore {
   int64_t come_ = 0;
   int64_t mixed_ = 0;  // sequences that it was learned from: those that ended, before that the new
   bool mix_is_of_ended_ = false;
+  int64_t decoded_since_end_ = 0;  // tokens, of all sequences, since one of them left
   SteadyState steady_;
   uint64_t studied_at_ = 0;  // step
   bool studied_with_cpu_ = false;

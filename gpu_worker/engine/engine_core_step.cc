@@ -228,6 +228,7 @@ void EngineCore::CommitWork(const PlannedWork& planned, const SequenceOutput* ou
   view.last_progress_step = counters_.progress;
   if (!planned.is_prefill) {
     ++(planned.tier == Tier::kGpu ? counters_.decode_tokens_gpu : counters_.decode_tokens_cpu);
+    ++decoded_since_end_;
     counters_.cpu_context_tokens +=
         planned.tier == Tier::kCpu ? static_cast<uint64_t>(view.cached_tokens) : 0;
   }

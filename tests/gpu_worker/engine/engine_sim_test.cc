@@ -69,6 +69,26 @@ TEST(EngineSimTest, NeverSlowerThanTheDeviceAlone) {
   }
 }
 
+// Long prompts with short outputs before, then short prompts with long outputs: nobody of these has
+// ended yet, but they are planned for as what they are.
+TEST(EngineSimTest, AnotherKindOfLoadIsSeenBeforeItsFirstEnd) {
+  const auto tokens_per_second = [](bool another_before) {
+    const auto server = Server(T4(40), OffloadPolicy::kAuto);
+    for (int i = 0; another_before && i < 100; ++i) {
+      server->Submit(370, 8);
+    }
+    EXPECT_TRUE(server->RunToEnd());
+    for (int i = 0; i < 64; ++i) {
+      server->Submit(16, 400);
+    }
+    const int64_t before = server->tokens();
+    server->RunUntil(server->now_us() + 15e6);
+    return static_cast<double>(server->tokens() - before) / 15;
+  };
+  const double alone = tokens_per_second(false);
+  EXPECT_GT(tokens_per_second(true), 0.95 * alone) << alone;
+}
+
 // Prefill that comes with the reading of the weights, where few sequences fit: next to
 // no CPU tier, and none at all.
 TEST(EngineSimTest, TheDeviceAloneGainsByItsPace) {
