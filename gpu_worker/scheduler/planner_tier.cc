@@ -12,9 +12,9 @@ namespace {
 
 // Throughput has to grow by this for waiting sequences to go to the CPU at all.
 constexpr double kAdmissionMargin = 1.03;
-// And by so much of the standard error of the tier's mean prompt: where few prompts of different
-// lengths make it up, what holds on average rarely holds.
-constexpr double kUneven = 0.3;
+// And by so much of the standard error of the mean prompt of the requests in sight, as long as the
+// tier is empty: of a few that differ a lot, what holds on average rarely holds.
+constexpr double kUneven = 0.6;
 // Of the best throughput: among counts that reach it the largest is aimed at, so that the CPU never
 // runs dry: where device and CPU are exactly balanced, every variation makes one of them wait.
 constexpr double kNearlyBest = 0.96;
@@ -240,7 +240,9 @@ double Planner::BestCpuDecodes(double alone) const {
   const double wanted = Largest(std::span(tried).first(count), best);
   const double deviation =
       std::sqrt(state_.mix.prompt_variance) / std::max(state_.mix.prompt_tokens, 1.0);
-  const double margin = kAdmissionMargin + kUneven * deviation / std::sqrt(std::max(wanted, 1.0));
+  const double to_fill = 1 - std::min(sight.on_cpu / std::max(wanted, 1.0), 1.0);
+  const double margin =
+      kAdmissionMargin + kUneven * to_fill * deviation / std::sqrt(std::max(sight.requests, 1.0));
   return best > margin * without ? wanted : 0;
 }
 

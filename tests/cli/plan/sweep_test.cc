@@ -112,17 +112,17 @@ TEST(Sweep, AutoKeepsUpWithThePublishedPolicyAtLongOutputs) {
   }
 }
 
-// Prompts that come at once and differ a lot, on a device that holds four of them: a tier of a few
-// sequences that pays on average does not pay here.
+// Prompts that come at once, are few and differ a lot: a tier that pays on average does not pay
+// here.
 TEST(Sweep, AFewUnevenPromptsAreLeftToTheDevice) {
   PlanFlags flags;
   flags.model = "llama-2-7b";
-  flags.gpu = "h100";
-  flags.gpu_kv_tokens = 7562;
-  flags.cpu_kv_bytes = uint64_t{4} << 30;
+  flags.gpu = "a100";
+  flags.gpu_kv_tokens = 25'212;
+  flags.cpu_kv_bytes = uint64_t{64} << 30;
   flags.trace = TANDEM_TEST_DATA "/traces/azure_code_lengths.csv";
   flags.all_at_once = true;
-  flags.requests = 191;
+  flags.requests = 108;
   const auto settings = ResolvePlanFlags(flags);
   ASSERT_TRUE(settings.ok()) << settings.status();
   const auto outcomes = RunPoints(*settings, PointsOf(*settings));
