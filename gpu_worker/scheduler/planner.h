@@ -157,6 +157,7 @@ class Planner {
   Placement BestOf(const Base& base, StepMode mode, size_t at_least) const;
   Placement Evaluate(const Base& base, StepMode mode, size_t count) const;
   std::vector<Prefill> PacedPrefills() const;
+  bool PaceFromTheStart() const;
   std::vector<Prefill> PacedAlone() const;
   Placement BalancePrefill(size_t at_least);
   std::vector<Prefill> Trimmed(std::vector<Prefill> prefills, int64_t rows) const;

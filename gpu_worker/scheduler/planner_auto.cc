@@ -322,6 +322,20 @@ std::vector<Planner::Prefill> Planner::PacedPrefills() const {
   return Trimmed(prefills_, std::max(static_cast<int64_t>(rows), kSmallestPrefill));
 }
 
+// Whether prompts come to their end one after the other even while there are no decodes yet, so
+// that decodes of the first run beside the next ones; else all that fit would go on to take turns
+// with their decodes. Only where a step of so many rows takes hardly more time for each than the
+// largest.
+bool Planner::PaceFromTheStart() const {
+  constexpr double kGain = 1.1;
+  constexpr double kHardlyMore = 1.1;
+  const CostModel& model = predictor_.model();
+  const int64_t most = std::max<int64_t>(config_.max_num_batched_tokens, 1);
+  return steady_.alone_gain > kGain &&
+         model.LinearUs(steady_.alone_rows) * static_cast<double>(most) <=
+             kHardlyMore * model.LinearUs(most) * static_cast<double>(steady_.alone_rows);
+}
+
 // Prefill of a step on the device alone. Where prompts wait for room all the same, the one whose
 // turn it is takes the pace that brings the most of them to their end: rows that come with the
 // reading of the weights cost little.
@@ -330,8 +344,8 @@ std::vector<Planner::Prefill> Planner::PacedAlone() const {
       std::count_if(prefills_.begin(), prefills_.end(),
                     [](const Prefill& prefill) { return prefill.view->tier == Tier::kNone; }));
   const bool others_wait = state_.waiting.size() > admitted;
-  if (!config_.switches.chunk_balancing || !others_wait || gpu_decodes_.empty() ||
-      CpuTierServes()) {
+  if (!config_.switches.chunk_balancing || !others_wait || CpuTierServes() ||
+      (gpu_decodes_.empty() && !PaceFromTheStart())) {
     return prefills_;
   }
   return Trimmed(prefills_, steady_.alone_rows);

@@ -253,6 +253,7 @@ SteadyState Planner::Study() const {
   steady.is_known = true;
   const AloneStep alone = BestAlone();
   steady.alone_rows = static_cast<int64_t>(alone.rows);
+  steady.alone_gain = alone.rate() / AloneWith(std::max(config_.max_num_batched_tokens, 1)).rate();
   steady.cpu_decodes = BestCpuDecodes(alone.rate());
   if (steady.cpu_decodes > 0) {
     steady.cpu_target = static_cast<int32_t>(steady.cpu_decodes * kInPrefill) + kMoreInPrefill;

@@ -99,6 +99,7 @@ struct SteadyState {
   bool surely_pays = false;   // even over a device whose steps always mix prefill and decodes
   double cpu_decodes = 0;     // in a step of the best state
   int64_t alone_rows = 0;  // of prefill in a step of the device alone, where prompts wait for room
+  double alone_gain = 1;   // of that pace over prefilling at once what fits
   int32_t cpu_target = 0;  // sequences that the CPU tier is given for speed
 };
 

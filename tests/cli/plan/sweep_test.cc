@@ -154,6 +154,24 @@ TEST(Sweep, DecodesGoWithPrefillHoweverLittleTheyAre) {
   EXPECT_LT(automatic.inter_token_us.Mean(), 0.75 * neo.inter_token_us.Mean());
 }
 
+// Where a few prompts fill the device and its steps, they are prefilled one after the other from
+// the start: all at once they would go on to take turns with their decodes.
+TEST(Sweep, PromptsAndDecodesDoNotTakeTurns) {
+  PlanFlags flags;
+  flags.model = "llama-2-7b";
+  flags.gpu = "t4";
+  flags.cpu_bandwidths = "50";
+  flags.prompt_lens = "221";
+  flags.output_lens = "4";
+  flags.length_spread = 0.1;
+  flags.requests = 200;
+  const auto settings = ResolvePlanFlags(flags);
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_GT((*outcomes)[0].result.seconds() / (*outcomes)[1].result.seconds(), 1.2);
+}
+
 TEST(Sweep, MoreBandwidthSustainsMore) {
   PlanSettings settings = T4("auto");
   PlanPoint point = PointsOf(settings)[0];
