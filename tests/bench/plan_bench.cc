@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "gpu_worker/scheduler/scheduler.h"
@@ -68,6 +69,8 @@ void BM_Plan(benchmark::State& bench) {
   for (int i = 0; i < bench.range(0); ++i) {
     load.Add(Tier::kNone, 300 + i % 200);
   }
+  // In no order, as the engine's table gives them.
+  std::shuffle(load.resident.begin(), load.resident.end(), std::mt19937(1));
   load.state.resident = load.resident;
   load.state.waiting = load.waiting;
   SchedulerConfig config;
