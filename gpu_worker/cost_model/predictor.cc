@@ -119,18 +119,19 @@ using StageEnds = std::array<double, kMostStages>;
 
 // How far a walk has come, besides the ends of the stages behind it.
 struct WalkState {
+  size_t walked = 0;  // stages
   double resource_free_us[kStageResources] = {0, 0, 0, 0};
   double cpu_free_us = 0;
   double cpu_done_us[2] = {0, 0};
   WalkResult result;
 };
 
-// Stages `begin` to `end`; those before them are walked.
-void WalkOn(const WalkProgram& program, size_t begin, size_t end, const StageTimes& times,
-            WalkState* state, StageEnds& end_us) {
+// The stages up to `end` that are not walked yet.
+void WalkOn(const WalkProgram& program, size_t end, const StageTimes& times, WalkState* state,
+            StageEnds& end_us) {
   WalkResult result = state->result;
   double cpu_free_us = state->cpu_free_us;
-  for (size_t i = begin; i < end; ++i) {
+  for (size_t i = state->walked; i < end; ++i) {
     const WalkStage& stage = program.stages[i];
     double start_us = state->resource_free_us[stage.resource];
     if (stage.depends_on >= 0) {
@@ -151,6 +152,7 @@ void WalkOn(const WalkProgram& program, size_t begin, size_t end, const StageTim
       state->cpu_done_us[stage.sub_batch] = cpu_free_us;
     }
   }
+  state->walked = end;
   state->cpu_free_us = cpu_free_us;
   state->result = result;
 }
@@ -165,10 +167,10 @@ WalkResults Walk(const WalkProgram& full, const WalkProgram& less, const StageTi
   TANDEM_CHECK(full.stages.size() <= kMostStages && less.stages.size() <= kMostStages);
   StageEnds end_us;
   WalkState state;
-  WalkOn(full, 0, full.shared, times, &state, end_us);
+  WalkOn(full, full.shared, times, &state, end_us);
   WalkState less_state = state;
-  WalkOn(less, full.shared, less.stages.size(), times, &less_state, end_us);
-  WalkOn(full, full.shared, full.stages.size(), times, &state, end_us);
+  WalkOn(less, less.stages.size(), times, &less_state, end_us);
+  WalkOn(full, full.stages.size(), times, &state, end_us);
   return {state.result, less_state.result};
 }
 
