@@ -67,9 +67,7 @@ void Planner::SortResidents() {
   for (const SequenceView* view : state_.resident) {
     keyed.push_back({view->priority, view->arrival, view});
   }
-  std::sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
-    return a.priority != b.priority ? a.priority < b.priority : a.arrival < b.arrival;
-  });
+  std::sort(keyed.begin(), keyed.end(), IsOlder<Keyed>);
   residents_.reserve(keyed.size());
   for (const Keyed& entry : keyed) {
     residents_.push_back({.view = entry.view});

@@ -119,6 +119,7 @@ class Planner {
     double total_us = 0;
     double decodes = 0;
     double rows = 0;  // of prefill, in the steps that have any
+    double gain = 1;  // over prefilling at once what fits
     double rate() const { return decodes / total_us; }
   };
   AloneStep AloneWith(double rows) const;

@@ -149,7 +149,8 @@ Planner::AloneStep Planner::BestAlone() const {
     best = step.rate() > best.rate() ? step : best;
     rows *= kPaceFactor;
   }
-  return best.rate() > kPaceMargin * at_once.rate() ? best : at_once;
+  best.gain = best.rate() / at_once.rate();
+  return best.gain > kPaceMargin ? best : at_once;
 }
 
 // A decode beside no prefill, with `cpu` sequences on the CPU beside those that fill the device.
@@ -253,7 +254,7 @@ SteadyState Planner::Study() const {
   steady.is_known = true;
   const AloneStep alone = BestAlone();
   steady.alone_rows = static_cast<int64_t>(alone.rows);
-  steady.alone_gain = alone.rate() / AloneWith(std::max(config_.max_num_batched_tokens, 1)).rate();
+  steady.alone_gain = alone.gain;
   steady.cpu_decodes = BestCpuDecodes(alone.rate());
   if (steady.cpu_decodes > 0) {
     steady.cpu_target = static_cast<int32_t>(steady.cpu_decodes * kInPrefill) + kMoreInPrefill;

@@ -29,8 +29,9 @@ struct SequenceView {
   int64_t tokens_to_hold() const { return total_tokens > prefill_end ? total_tokens : prefill_end; }
 };
 
-// First come, first served among equals of priority.
-inline bool IsOlder(const SequenceView& a, const SequenceView& b) {
+// First come, first served among equals of priority. Of views, or of what holds their keys.
+template <typename T>
+bool IsOlder(const T& a, const T& b) {
   return a.priority != b.priority ? a.priority < b.priority : a.arrival < b.arrival;
 }
 

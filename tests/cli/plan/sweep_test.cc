@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace tandem::cli {
 namespace {
@@ -21,6 +23,15 @@ PlanSettings T4(const std::string& offload) {
   auto settings = ResolvePlanFlags(flags);
   EXPECT_TRUE(settings.ok()) << settings.status();
   return *std::move(settings);
+}
+
+// Every point of what the flags ask for, in order; none where that fails.
+std::vector<PlanOutcome> Outcomes(const PlanFlags& flags) {
+  const auto settings = ResolvePlanFlags(flags);
+  EXPECT_TRUE(settings.ok()) << settings.status();
+  auto outcomes = settings.ok() ? RunPoints(*settings, PointsOf(*settings)) : settings.status();
+  EXPECT_TRUE(outcomes.ok()) << outcomes.status();
+  return outcomes.ok() ? *std::move(outcomes) : std::vector<PlanOutcome>();
 }
 
 TEST(Sweep, PointsAreEveryCombinationWithModesTogether) {
@@ -70,14 +81,12 @@ TEST(Sweep, AutoNeverLosesToTheGpuAlone) {
   flags.length_spread = 0.1;
   flags.requests = 200;
   flags.cpu_bandwidths = "10,87";
-  const auto settings = ResolvePlanFlags(flags);
-  ASSERT_TRUE(settings.ok()) << settings.status();
-  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  const std::vector<PlanOutcome> outcomes = Outcomes(flags);
+  ASSERT_EQ(outcomes.size(), 36u);
   double best = 0;
-  for (size_t i = 0; i + 1 < outcomes->size(); i += 2) {
-    const PlanOutcome& off = (*outcomes)[i];
-    const PlanOutcome& automatic = (*outcomes)[i + 1];
+  for (size_t i = 0; i + 1 < outcomes.size(); i += 2) {
+    const PlanOutcome& off = outcomes[i];
+    const PlanOutcome& automatic = outcomes[i + 1];
     ASSERT_EQ(off.result.output_tokens, automatic.result.output_tokens);
     const double gain = off.result.seconds() / automatic.result.seconds();
     EXPECT_GE(gain, 0.99) << off.point.prompt_len << "/" << off.point.output_len << " at "
@@ -100,13 +109,11 @@ TEST(Sweep, AutoKeepsUpWithThePublishedPolicyAtLongOutputs) {
   flags.requests = 500;
   flags.cpu_bandwidths = "30,87";
   flags.offload = "neo,auto";
-  const auto settings = ResolvePlanFlags(flags);
-  ASSERT_TRUE(settings.ok()) << settings.status();
-  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  for (size_t i = 0; i + 1 < outcomes->size(); i += 2) {
-    const PlanOutcome& neo = (*outcomes)[i];
-    const PlanOutcome& automatic = (*outcomes)[i + 1];
+  const std::vector<PlanOutcome> outcomes = Outcomes(flags);
+  ASSERT_EQ(outcomes.size(), 8u);
+  for (size_t i = 0; i + 1 < outcomes.size(); i += 2) {
+    const PlanOutcome& neo = outcomes[i];
+    const PlanOutcome& automatic = outcomes[i + 1];
     EXPECT_GE(neo.result.seconds() / automatic.result.seconds(), 0.98)
         << neo.point.output_len << " at " << neo.point.cpu_gb_per_s << " GB/s";
   }
@@ -123,11 +130,9 @@ TEST(Sweep, AFewUnevenPromptsAreLeftToTheDevice) {
   flags.trace = TANDEM_TEST_DATA "/traces/azure_code_lengths.csv";
   flags.all_at_once = true;
   flags.requests = 108;
-  const auto settings = ResolvePlanFlags(flags);
-  ASSERT_TRUE(settings.ok()) << settings.status();
-  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  EXPECT_GE((*outcomes)[0].result.seconds() / (*outcomes)[1].result.seconds(), 0.99);
+  const std::vector<PlanOutcome> outcomes = Outcomes(flags);
+  ASSERT_EQ(outcomes.size(), 2u);
+  EXPECT_GE(outcomes[0].result.seconds() / outcomes[1].result.seconds(), 0.99);
 }
 
 // Prefill is all of the time with long prompts and short outputs. A decode that is put off for it
@@ -144,12 +149,10 @@ TEST(Sweep, DecodesGoWithPrefillHoweverLittleTheyAre) {
   flags.concurrency = 64;
   flags.requests = 400;
   flags.offload = "neo,auto";
-  const auto settings = ResolvePlanFlags(flags);
-  ASSERT_TRUE(settings.ok()) << settings.status();
-  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  const SimulationResult& neo = (*outcomes)[0].result;
-  const SimulationResult& automatic = (*outcomes)[1].result;
+  const std::vector<PlanOutcome> outcomes = Outcomes(flags);
+  ASSERT_EQ(outcomes.size(), 2u);
+  const SimulationResult& neo = outcomes[0].result;
+  const SimulationResult& automatic = outcomes[1].result;
   EXPECT_GT(neo.seconds() / automatic.seconds(), 1.1);
   EXPECT_LT(automatic.inter_token_us.Mean(), 0.75 * neo.inter_token_us.Mean());
 }
@@ -165,11 +168,9 @@ TEST(Sweep, PromptsAndDecodesDoNotTakeTurns) {
   flags.output_lens = "4";
   flags.length_spread = 0.1;
   flags.requests = 200;
-  const auto settings = ResolvePlanFlags(flags);
-  ASSERT_TRUE(settings.ok()) << settings.status();
-  const auto outcomes = RunPoints(*settings, PointsOf(*settings));
-  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-  EXPECT_GT((*outcomes)[0].result.seconds() / (*outcomes)[1].result.seconds(), 1.2);
+  const std::vector<PlanOutcome> outcomes = Outcomes(flags);
+  ASSERT_EQ(outcomes.size(), 2u);
+  EXPECT_GT(outcomes[0].result.seconds() / outcomes[1].result.seconds(), 1.2);
 }
 
 TEST(Sweep, MoreBandwidthSustainsMore) {
